@@ -1,0 +1,116 @@
+# Copyright: Groundstate contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""End processes: exactly the given ones, identified by pid and start time, politely first."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import asdict, dataclass
+from typing import Callable
+
+from . import procfs
+from .procfs import Process
+
+
+@dataclass
+class Ended:
+    """What became of one process that was to be ended."""
+
+    pid: int
+    start: int
+    cmdline: str
+    how: str  # "exited on TERM", "killed", "was gone", "zombie", "left: ..."
+
+    @property
+    def gone(self) -> bool:
+        return not self.how.startswith("left")
+
+    def as_dict(self) -> dict:
+        return {**asdict(self), "gone": self.gone}
+
+
+def send(item: Process, number: int, proc: str = procfs.PROC) -> bool:
+    """Signal this very process; False when it is gone or another has its number.
+
+    With a pidfd (Linux 5.3+, Python 3.9+) the number cannot be reused between the check and the signal.
+    Raises PermissionError when it is not ours to signal.
+    """
+    try:
+        handle = os.pidfd_open(item.pid)
+    except ProcessLookupError:
+        return False
+    except (AttributeError, OSError):
+        handle = -1
+    try:
+        if not procfs.alive(item.pid, item.start, proc):
+            return False
+        if handle >= 0:
+            signal.pidfd_send_signal(handle, number)
+        else:
+            os.kill(item.pid, number)
+        return True
+    except ProcessLookupError:
+        return False
+    finally:
+        if handle >= 0:
+            os.close(handle)
+
+
+def wait_gone(items: list[Process], timeout_s: float, proc: str = procfs.PROC) -> list[Process]:
+    """Wait until none of them runs; returns those that still do. Zombies count as gone: only their parent can reap them."""
+    deadline = time.monotonic() + timeout_s
+    pause = 0.01
+    left = items
+    while True:
+        left = [item for item in left if procfs.alive(item.pid, item.start, proc)]
+        if not left or time.monotonic() >= deadline:
+            return left
+        time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
+        pause = min(pause * 1.5, 0.25)
+
+
+def end(
+    roots: list[Process],
+    members: list[Process],
+    grace_s: float,
+    progress: Callable[[str], None] | None = None,
+    proc: str = procfs.PROC,
+) -> list[Ended]:
+    """End process trees: TERM to the roots, ``grace_s`` seconds, then KILL to what is left, children first.
+
+    ``members`` are all processes of the trees (roots included), parents before children. Descendants that
+    appear while we wait are *not* added: the caller looks again afterwards. Raises nothing for a process that
+    cannot be signalled; it is reported as ``left``.
+    """
+    say = progress or (lambda text: None)
+    result = {item.pid: Ended(item.pid, item.start, item.cmdline, "was gone") for item in members}
+    denied: set[int] = set()
+
+    def signal_one(item: Process, number: int) -> None:
+        try:
+            if not send(item, number, proc):
+                return
+        except PermissionError:
+            denied.add(item.pid)
+            result[item.pid].how = "left: not permitted to signal it (run as its user or as root)"
+            return
+        result[item.pid].how = "exited on TERM" if number == signal.SIGTERM else "killed"
+
+    for root in roots:
+        say(f"TERM to {root.pid}")
+        signal_one(root, signal.SIGTERM)
+    waiting = [item for item in members if item.pid not in denied]
+    left = wait_gone(waiting, grace_s, proc)
+    for item in waiting:
+        if item not in left and result[item.pid].how == "was gone":
+            result[item.pid].how = "exited with its parent"
+    for item in reversed(left):
+        say(f"KILL to {item.pid}")
+        signal_one(item, signal.SIGKILL)
+    for item in wait_gone([one for one in left if one.pid not in denied], 10.0, proc):
+        now = procfs.process(item.pid, proc)
+        state = now.state if now else "?"
+        result[item.pid].how = f"left: still in state {state} 10 s after KILL"
+    return list(result.values())

@@ -1,0 +1,133 @@
+# Copyright: Groundstate contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The record of a server on its host: what was launched, with what, and whether it is still that.
+
+One folder a server, ``<home>/servers/<name>/``:
+
+    server.json       the record (:class:`ServerRecord`), written before the launch and again after it
+    environment       KEY=VALUE lines that the process got, 0600 (may hold secrets)
+    nccl.env          the NCCL profile's part of it, 0644 (written by nccl_profile)
+    server.log        stdout and stderr of this start; server.log.1 of the one before
+    exit              written by the supervisor when the process ended: "<status> <unix time>"
+    ready.json        phases and probe times of this start (written by llm_server_ready)
+    measurement.json  the last measurement (written by llm_benchmark)
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from . import files, procfs
+
+SCHEMA = 1
+
+# Set in the environment of every process we start, so that its children can be told from strangers even
+# when the record was lost or the root has died.
+SERVER_VARIABLE = "GROUNDSTATE_SERVER"
+START_VARIABLE = "GROUNDSTATE_START"
+
+
+@dataclass
+class ServerRecord:
+    """What is known of one launch ("start") of a declared server."""
+
+    name: str
+    start_id: str = ""  # random, new with every launch
+    state: str = "stopped"  # launching, launched, stopped
+    engine: str = ""
+    declaration_hash: str = ""
+    declaration: dict[str, Any] = field(default_factory=dict)  # as declared, secrets replaced
+    argv: list[str] = field(default_factory=list)
+    environment: dict[str, str] = field(default_factory=dict)  # secrets replaced by their hash
+    base_url: str = ""
+    host: str = ""
+    port: int = 0
+    model: str = ""
+    served_model_name: str = ""
+    tensor_parallel: int = 1
+    env_path: str = ""
+    launcher: str = "process"  # process, systemd
+    unit: str = ""
+    pid: int = 0
+    pid_start: int = 0
+    boot_id: str = ""
+    supervisor_pid: int = 0
+    supervisor_start: int = 0
+    launched_at: float = 0.0  # seconds since 1970
+    log: str = ""
+    schema: int = SCHEMA
+
+    def running(self, proc: str = procfs.PROC) -> bool:
+        """Whether the process that this record names still runs."""
+        return bool(self.pid) and self.boot_id == procfs.boot_id(proc) and procfs.alive(self.pid, self.pid_start, proc)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def servers_folder(home: str) -> str:
+    return os.path.join(home, "servers")
+
+
+def folder(home: str, name: str) -> str:
+    """The folder of one server; the name has been checked by :func:`check_name`."""
+    return os.path.join(servers_folder(home), name)
+
+
+def check_name(name: str) -> None:
+    """Raises ValueError unless the name can be a folder's and a systemd unit's."""
+    if not name or len(name) > 64 or not all(c.isascii() and (c.isalnum() or c in "-_") for c in name):
+        raise ValueError(f"server name {name!r}: use 1 to 64 letters, digits, '-' or '_'")
+
+
+def load(home: str, name: str) -> ServerRecord | None:
+    """The record of a server; None when there is none. Raises ValueError for a damaged one."""
+    path = os.path.join(folder(home, name), "server.json")
+    raw = files.read_json(path)
+    if raw is None:
+        return None
+    if not isinstance(raw, dict) or raw.get("schema") != SCHEMA:
+        raise ValueError(f"{path} has schema {raw.get('schema') if isinstance(raw, dict) else '?'}, expected {SCHEMA}")
+    known = {one.name for one in fields(ServerRecord)}
+    return ServerRecord(**{key: value for key, value in raw.items() if key in known})
+
+
+def save(home: str, record: ServerRecord) -> None:
+    """Write a record atomically. 0600: arguments may tell more than others should know."""
+    files.write_json(os.path.join(folder(home, record.name), "server.json"), record.as_dict(), 0o600)
+
+
+def names(home: str) -> list[str]:
+    """Names of all servers that have a folder under this home."""
+    try:
+        return sorted(entry.name for entry in os.scandir(servers_folder(home)) if entry.is_dir())
+    except OSError:
+        return []
+
+
+def started_by_us(home: str, name: str, table: dict[int, procfs.Process], proc: str = procfs.PROC) -> list[procfs.Process]:
+    """Every live process of any start of this server: the recorded root, its descendants, and orphans.
+
+    Orphans are found by the variables we put into the environment of every start, so that they are found
+    even when the root or the record is gone. Parents before children; zombies left out.
+    """
+    record = load(home, name)
+    mine: set[int] = set()
+    if record and record.running(proc):
+        mine.add(record.pid)
+    marker = folder(home, name)
+    for item in table.values():
+        if not item.zombie and procfs.initial_environment(item.pid, proc).variables.get(SERVER_VARIABLE) == marker:
+            mine.add(item.pid)
+    for root in list(mine):
+        mine.update(item.pid for item in procfs.descendants(root, table) if not item.zombie)
+    # The module that looks is not part of what it looks for, even when it was started from a server's shell.
+    mine.discard(os.getpid())
+    roots = [table[pid] for pid in sorted(mine) if pid in table and table[pid].ppid not in mine]
+    ordered: list[procfs.Process] = []
+    for root in roots:
+        ordered.append(root)
+        ordered.extend(item for item in procfs.descendants(root.pid, table) if item.pid in mine)
+    return ordered
