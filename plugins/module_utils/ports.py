@@ -1,0 +1,95 @@
+# Copyright: Groundstate contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""TCP ports of this host: who has one, and which one is free.
+
+A server may bind its port minutes before it listens (vLLM does, before it loads the model). Such a socket is in no
+table of /proc/net, so the only sure test is to try to bind.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Collection
+
+from . import procfs
+from .procfs import PortUse
+
+LAST_PORT = 65535
+_TIME_WAIT = "06"
+
+
+def _addresses(host: str) -> list[tuple[int, str]]:
+    """(family, address) pairs that a server on this host name would bind; "" means all interfaces."""
+    if not host:
+        return [(socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")]
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return []  # the name does not resolve here: /proc/net still tells about listeners
+    return sorted({(int(one[0]), str(one[4][0])) for one in found})
+
+
+def _bind_error(family: int, address: str, port: int) -> int:
+    """0 when the address could be bound just now, else the errno. Deliberately without SO_REUSEADDR:
+    with it, Linux lets us bind beside a socket that has it too and does not listen yet."""
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            if family == socket.AF_INET6:
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            probe.bind((address, port))
+    except OSError as error:
+        return error.errno or errno.EIO
+    return 0
+
+
+def _local_states(port: int, proc: str) -> set[str]:
+    """States (hexadecimal, as in /proc/net/tcp) of all sockets with this local port."""
+    found = set()
+    for table in ("tcp", "tcp6"):
+        try:
+            with open(f"{proc}/net/{table}", encoding="ascii") as source:
+                lines = source.read().splitlines()[1:]
+        except OSError:
+            continue
+        for fields in (line.split() for line in lines):
+            if int(fields[1].rpartition(":")[2], 16) == port:
+                found.add(fields[3])
+    return found
+
+
+def who_has(port: int, host: str = "", proc: str = procfs.PROC) -> list[PortUse]:
+    """Who has a TCP port on this host's address (default: any interface); [] when a server could take it.
+
+    ``state`` is ``listening`` or ``bound`` (taken by a socket that does not listen yet, or that no longer does). A port
+    of which only TIME_WAIT connections remain counts as free: servers set SO_REUSEADDR. Raises ValueError for a number
+    that is no port.
+    """
+    if not 1 <= port <= LAST_PORT:
+        raise ValueError(f"{port} is not a TCP port (1 to {LAST_PORT})")
+    errors = {_bind_error(family, address, port) for family, address in _addresses(host)}
+    if errors == {0}:
+        return []
+    listening = procfs.listeners(port, proc)
+    if listening or errno.EADDRINUSE not in errors:
+        return listening
+    states = _local_states(port, proc)
+    if states and states <= {_TIME_WAIT}:
+        return []
+    return [PortUse(port, "bound", None, "")]
+
+
+def free_port(start: int, taken: Collection[int] = (), host: str = "") -> int:
+    """The first port from ``start`` up that can be bound now and is not in ``taken``.
+
+    Raises ValueError when there is none up to 65535. Another process may still take it before its use: whoever binds it
+    must be ready for that.
+    """
+    for port in range(max(1, start), LAST_PORT + 1):
+        if port in taken:
+            continue
+        errors = {_bind_error(family, address, port) for family, address in _addresses(host)}
+        # A host without IPv6 refuses "::" with another errno than EADDRINUSE; that does not make a port taken.
+        if 0 in errors and errno.EADDRINUSE not in errors:
+            return port
+    raise ValueError(f"no free TCP port from {start} to {LAST_PORT}")

@@ -1,0 +1,69 @@
+"""Ports: real sockets in every state that a server's port can be in."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+from ansible_collections.groundstate.llm.plugins.module_utils import ports
+
+
+@pytest.fixture
+def taken():
+    """A bound TCP socket that does not listen; listen() on it makes it a listener."""
+    with socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind(("127.0.0.1", 0))
+        yield one
+
+
+def test_a_listener_is_named_with_its_process(taken):
+    taken.listen()
+    port = taken.getsockname()[1]
+    (use,) = ports.who_has(port)
+    assert (use.port, use.state, use.pid) == (port, "listening", os.getpid())
+    assert use.cmdline
+    assert ports.who_has(port, "127.0.0.1")[0].pid == os.getpid()
+
+
+def test_a_bound_socket_that_does_not_listen_is_found(taken):
+    (use,) = ports.who_has(taken.getsockname()[1])
+    assert use.state == "bound"
+
+
+def test_a_listener_on_another_address_does_not_matter(taken):
+    taken.listen()
+    assert ports.who_has(taken.getsockname()[1], "127.0.0.2") == []
+
+
+def test_time_wait_is_free(taken):
+    taken.listen()
+    port = taken.getsockname()[1]
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        server, _peer = taken.accept()
+        server.close()  # the side that closes first keeps TIME_WAIT, and its local port is the server's
+        assert client.recv(1) == b""
+    taken.close()
+    assert ports.who_has(port) == []
+
+
+def test_a_free_port_can_be_bound_and_skips_the_taken(taken):
+    port = taken.getsockname()[1]
+    first = ports.free_port(port)
+    assert first > port
+    second = ports.free_port(port, taken={first})
+    assert second > first
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", second))
+
+
+def test_no_free_port_is_an_error():
+    with pytest.raises(ValueError, match="no free TCP port from 65535"):
+        ports.free_port(65535, taken={65535})
+
+
+@pytest.mark.parametrize("number", [0, -1, 65536])
+def test_a_number_that_is_no_port_is_an_error(number):
+    with pytest.raises(ValueError, match="not a TCP port"):
+        ports.who_has(number)
