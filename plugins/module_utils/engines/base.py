@@ -1,0 +1,254 @@
+# Copyright: Groundstate contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What an engine has to tell: one adapter class each, data as class attributes, text in and text out.
+
+An adapter never touches the machine. ``declaration`` is always a complete one, as
+``module_utils/declaration.py`` returns it (every field present).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ..procfs import Process
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A step of an engine's start: it begins with the first log line that the pattern finds.
+
+    ``progress`` (optional) finds "done" and "all" (two groups, numbers) in later lines of the phase.
+    """
+
+    name: str
+    pattern: str
+    progress: str = ""
+
+
+@dataclass(frozen=True)
+class Request:
+    """An HTTP request to a server: body None means GET."""
+
+    path: str
+    body: dict[str, Any] | None = None
+
+
+class Engine:
+    """Base of all adapters; the defaults are those of an OpenAI-compatible server of which nothing more is known."""
+
+    name = ""
+    #: What people call it, for messages.
+    title = ""
+
+    #: (pattern, part) pairs, first match wins; part is "server", "worker" or "helper". Matched against the
+    #: command line or title of a process, from its beginning.
+    parts: tuple[tuple[str, str], ...] = ()
+
+    #: Phases in the order in which a start passes them. A phase may come again (a draft model is loaded too).
+    phases: tuple[Phase, ...] = ()
+    #: Whether a log line belongs to the process whose lines tell the phases (others repeat them out of step).
+    leader_pattern = ""
+    #: Group 1 is a local time in the format ``stamp_format``; "" when lines carry none.
+    stamp_pattern = ""
+    stamp_format = "%Y-%m-%d %H:%M:%S"
+
+    #: Seconds between SIGTERM and SIGKILL.
+    term_grace_s = 15.0
+
+    health_path = "/health"
+    models_path = "/v1/models"
+    completions_path = "/v1/completions"
+    chat_path = "/v1/chat/completions"
+    #: Prometheus text, or None when the engine has none.
+    metrics_path: str | None = None
+    #: Our name -> the engine's metric. Names: running_requests, queued_requests, accept_length (gauge),
+    #: drafts and accepted_tokens (counters; accept length = 1 + accepted_tokens / drafts).
+    metrics: ClassVar[Mapping[str, str]] = {}
+    #: Resolved arguments and state as JSON, or None.
+    info_path: str | None = None
+    #: {"version": ...} as JSON, or None.
+    version_path: str | None = None
+    #: Distribution in the environment whose version is the engine's.
+    distribution = ""
+    #: POST here empties the prefix cache; None when there is no such request.
+    flush_cache_path: str | None = None
+    #: Request field that carries the text of ``tokenize_path``.
+    tokenize_path: str | None = None
+    tokenize_field = "prompt"
+
+    supports_ignore_eos = False
+    #: False also where the engine accepts the field and silently does nothing with it.
+    supports_min_tokens = False
+    #: Variable that gives the server its API key; None: it has only an argument, which everybody can see.
+    api_key_variable: str | None = None
+
+    # --- launch ----------------------------------------------------------------------------------
+
+    def problems(self, declaration: dict[str, Any]) -> list[str]:
+        """What this engine cannot do of the declaration, as sentences; [] when all is well."""
+        if declaration["api_key"] and self.api_key_variable is None:
+            return [
+                f"api_key: {self.title} takes its key only on the command line, where every user of the host can "
+                "read it; leave api_key empty and put a proxy that checks the key in front"
+            ]
+        return []
+
+    def warnings(self, declaration: dict[str, Any]) -> list[str]:
+        """Parts of the declaration that this engine accepts and that have no effect."""
+        return []
+
+    def argv(self, declaration: dict[str, Any], env_path: str, port: int) -> list[str]:
+        """The command line. Secrets never are in it."""
+        raise NotImplementedError
+
+    def environment(self, declaration: dict[str, Any]) -> dict[str, str]:
+        """Variables that this engine needs, without secrets and without those of ``declaration['env']``."""
+        found = {
+            # Process titles would overwrite /proc/PID/environ, and with it the evidence of the proof.
+            "SPT_NOENV": "1",
+            "PYTHONUNBUFFERED": "1",
+        }
+        if declaration["gpus"] != "all":
+            found["CUDA_VISIBLE_DEVICES"] = ",".join(str(one) for one in declaration["gpus"])
+        if is_local_path(declaration["model"]):
+            found["HF_HUB_OFFLINE"] = "1"
+        return found
+
+    def secrets(self, declaration: dict[str, Any]) -> dict[str, str]:
+        """Variables with secrets: the API key under the engine's name, and ``secret_env``."""
+        found = dict(declaration["secret_env"])
+        if declaration["api_key"] and self.api_key_variable:
+            found[self.api_key_variable] = declaration["api_key"]
+        return found
+
+    def served_name(self, declaration: dict[str, Any]) -> str:
+        """The model's name in requests and in the model list."""
+        return declaration["served_model_name"] or declaration["model"]
+
+    # --- processes -------------------------------------------------------------------------------
+
+    def part(self, cmdline: str) -> str | None:
+        """Which part of this engine a command line or title looks like: server, worker, helper or None."""
+        for pattern, part in self.parts:
+            if re.match(pattern, cmdline):
+                return part
+        return None
+
+    def expected_workers(self, declaration: dict[str, Any]) -> int:
+        """Number of processes that :meth:`find_workers` has to find in a complete server; 0: not known."""
+        return 0
+
+    def worker_rank(self, title: str, declaration: dict[str, Any]) -> int | None:
+        """The tensor-parallel rank of the process with this title (or command line); None: not a worker."""
+        return None
+
+    def find_workers(self, tree: Iterable[Process], declaration: dict[str, Any]) -> dict[int, Process]:
+        """Rank -> process, from the processes of one server. Zombies do not count."""
+        found: dict[int, Process] = {}
+        for item in tree:
+            rank = None if item.zombie else self.worker_rank(item.cmdline, declaration)
+            if rank is not None:
+                found.setdefault(rank, item)
+        return found
+
+    # --- log -------------------------------------------------------------------------------------
+
+    def phase_of(self, line: str) -> str | None:
+        """Name of the phase that begins with this log line, or None."""
+        if self.leader_pattern and not re.search(self.leader_pattern, line):
+            return None
+        for phase in self.phases:
+            if re.search(phase.pattern, line):
+                return phase.name
+        return None
+
+    def progress_of(self, name: str, line: str) -> tuple[int, int] | None:
+        """(done, all) of a phase as told by this log line, or None."""
+        for phase in self.phases:
+            found = re.search(phase.progress, line) if phase.name == name and phase.progress else None
+            if found:
+                return int(found.group(1)), int(found.group(2))
+        return None
+
+    def line_time(self, line: str) -> float | None:
+        """When the line was written, in seconds since 1970, if it says so."""
+        found = re.search(self.stamp_pattern, line) if self.stamp_pattern else None
+        if not found:
+            return None
+        try:
+            return time.mktime(time.strptime(found.group(1), self.stamp_format))
+        except (ValueError, OverflowError):
+            return None
+
+    # --- requests --------------------------------------------------------------------------------
+
+    def completion_probe(self, declaration: dict[str, Any], tokens: int = 2) -> Request:
+        """The smallest request that proves that tokens are generated."""
+        body = {"model": self.served_name(declaration), "prompt": "1 2 3 4", "max_tokens": tokens, "temperature": 0.0}
+        body.update(self.benchmark_extras(tokens))
+        return Request(self.completions_path, body)
+
+    def benchmark_extras(self, output_tokens: int) -> dict[str, Any]:
+        """Request fields that make every answer have exactly this many tokens, as far as the engine can."""
+        extras: dict[str, Any] = {}
+        if self.supports_ignore_eos:
+            extras["ignore_eos"] = True
+        if self.supports_min_tokens:
+            extras["min_tokens"] = output_tokens
+        return extras
+
+    def tokenize_request(self, text: str, model: str) -> Request | None:
+        """The request that turns text into tokens; the reply's ``tokens`` is the list. None: the engine has none."""
+        if self.tokenize_path is None:
+            return None
+        return Request(self.tokenize_path, {self.tokenize_field: text, "model": model})
+
+
+# --- helpers of the adapters ---------------------------------------------------------------------
+
+
+def is_local_path(model: str) -> bool:
+    """Whether a model is named by a path, and not by the name of a repository."""
+    return model.startswith(("/", "./", "../", "~"))
+
+
+def flag(name: str, value: Any) -> list[str]:
+    """Arguments for one flag; the name comes without dashes.
+
+    True gives the bare flag; False and None leave it out; a list gives the flag once, followed by its values.
+    """
+    dashed = name if name.startswith("-") else ("-" if len(name) == 1 else "--") + name
+    if value is None or value is False:
+        return []
+    if value is True:
+        return [dashed]
+    if isinstance(value, (list, tuple)):
+        return [dashed, *(str(one) for one in value)] if value else []
+    return [dashed, str(value)]
+
+
+def extra(declaration: dict[str, Any]) -> list[str]:
+    """Arguments of ``extra_args``, in the order in which they were declared."""
+    found: list[str] = []
+    for name, value in declaration["extra_args"].items():
+        found.extend(flag(name, value))
+    return found
+
+
+def program(declaration: dict[str, Any], default: list[str]) -> list[str]:
+    """What is run: ``command`` of the declaration in place of the engine's own program."""
+    return list(declaration["command"]) or default
+
+
+def python_of(env_path: str) -> str:
+    """The interpreter of an environment, as a path that starts in it (a venv is recognised by that path)."""
+    return os.path.join(env_path, "bin", "python")
+
+
+#: A Python interpreter with its options, as it stands at the beginning of a command line.
+PYTHON = r"(?:\S*/)?python[\d.]*(?:\s+-[a-zA-Z]\b(?<!-m)(?<!-c))*\s+"

@@ -1,0 +1,66 @@
+# Copyright: Groundstate contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""llama.cpp's HTTP server, run in-process by the script ``groundstate-llama-cpp`` (xllamacpp)."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, ClassVar
+
+from .base import PYTHON, Engine, Phase, extra, flag, program
+
+SCRIPT = "groundstate-llama-cpp"
+
+
+class LlamaCpp(Engine):
+    name = "llama_cpp"
+    title = "llama.cpp"
+    parts = ((rf"(?:{PYTHON})?(?:\S*/)?{SCRIPT}(?:\s|$)", "server"), (r"(?:\S*/)?llama-server(?:\s|$)", "server"))
+    phases = (
+        Phase("loading model", r"^\[[^]]+\] loading model"),
+        Phase("listening", r"^\[[^]]+\] listening on"),
+    )
+    stamp_pattern = r"^\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)"
+    term_grace_s = 10.0
+    metrics_path = "/metrics"
+    metrics: ClassVar = {
+        "running_requests": "llamacpp:requests_processing",
+        "queued_requests": "llamacpp:requests_deferred",
+        "drafts": "llamacpp:spec_decode_num_drafts_total",
+        "accepted_tokens": "llamacpp:spec_decode_num_accepted_tokens_total",
+    }
+    info_path = "/props"
+    distribution = "xllamacpp"
+    tokenize_path = "/tokenize"
+    tokenize_field = "content"
+    supports_ignore_eos = True
+    supports_min_tokens = False
+    api_key_variable = "GROUNDSTATE_API_KEY"
+
+    def problems(self, declaration: dict[str, Any]) -> list[str]:
+        found = super().problems(declaration)
+        algorithm = declaration["speculation"].get("algorithm")
+        if algorithm and algorithm.lower() != "ngram":
+            found.append(f"speculation.algorithm {algorithm!r}: llama.cpp is run with 'ngram' only")
+        if declaration["tensor_parallel"] != 1:
+            found.append(f"tensor_parallel {declaration['tensor_parallel']}: llama.cpp runs in one process; use 1")
+        return found
+
+    def argv(self, declaration: dict[str, Any], env_path: str, port: int) -> list[str]:
+        words = program(declaration, [os.path.join(env_path, "bin", SCRIPT)])
+        words += ["--model", declaration["model"], "--alias", self.served_name(declaration)]
+        words += ["--host", declaration["host"], "--port", str(port)]
+        words += flag("threads", declaration["threads"] or None)
+        words += flag("context-length", declaration["context_length"] or None)
+        speculation = declaration["speculation"]
+        if speculation:
+            words += ["--speculation", str(speculation.get("algorithm", "")).lower()]
+            words += flag("draft-tokens", speculation.get("draft_tokens") or None)
+        return words + extra(declaration)
+
+    def expected_workers(self, declaration: dict[str, Any]) -> int:
+        return 1
+
+    def worker_rank(self, title: str, declaration: dict[str, Any]) -> int | None:
+        # One process does everything: it is the server and rank 0.
+        return 0 if self.part(title) == "server" else None

@@ -1,0 +1,108 @@
+# Copyright: Groundstate contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""SGLang (names as of 0.5.23; log lines also as of 0.5.11)."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, ClassVar
+
+from .base import PYTHON, Engine, Phase, extra, flag, program, python_of
+
+#: Arguments that current versions parse and never read.
+NO_EFFECT = {"num-continuous-decode-steps": "it is parsed and never read by SGLang (seen in 0.5.5 and 0.5.23)"}
+
+
+class SGLang(Engine):
+    name = "sglang"
+    title = "SGLang"
+    parts = (
+        (r"sglang::scheduler", "worker"),
+        (r"sglang::", "helper"),
+        (rf"{PYTHON}-m\s+sglang\.(?:launch_server|srt|bench)", "server"),
+        (rf"(?:{PYTHON})?(?:\S*/)?sglang\s+serve\b", "server"),
+    )
+    phases = (
+        Phase("reading arguments", r"server_args="),
+        Phase("distributed init", r"Init torch distributed begin|sglang is using nccl=="),
+        Phase("loading weights", r"Load weight begin", r"checkpoint shards:.*\| (\d+)/(\d+) "),
+        Phase("allocating KV cache", r"Load weight end"),
+        Phase(
+            "capturing graphs",
+            r"Capture .*(?:cuda|CUDA) graph begin",
+            r"(?:Capturing|Compiling) (?:batches|num tokens).*\| (\d+)/(\d+) ",
+        ),
+        Phase("starting HTTP", r"max_total_num_tokens="),
+        Phase("warming up", r"Application startup complete"),
+        Phase("up", r"The server is fired up and ready to roll"),
+    )
+    # Rank 0 and the parent tell the phases; other ranks repeat them out of step.
+    leader_pattern = r"^(?!\[[^]]* TP[1-9])"
+    stamp_pattern = r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)"
+    # It drains without bound while requests run, then allows 15 s for its own shutdown and reaps up to 60 s.
+    term_grace_s = 90.0
+    metrics_path = "/metrics"
+    metrics: ClassVar = {
+        "running_requests": "sglang:num_running_reqs",
+        "queued_requests": "sglang:num_queue_reqs",
+        "accept_length": "sglang:spec_accept_length",
+    }
+    info_path = "/server_info"
+    distribution = "sglang"
+    flush_cache_path = "/flush_cache"
+    tokenize_path = "/tokenize"
+    supports_ignore_eos = True
+    supports_min_tokens = True
+
+    def warnings(self, declaration: dict[str, Any]) -> list[str]:
+        return [
+            f"extra_args.{name} has no effect: {why}"
+            for name, why in NO_EFFECT.items()
+            if name in {key.replace("_", "-").lstrip("-") for key in declaration["extra_args"]}
+        ]
+
+    def argv(self, declaration: dict[str, Any], env_path: str, port: int) -> list[str]:
+        words = program(declaration, [python_of(env_path), "-m", "sglang.launch_server"])
+        words += ["--model-path", declaration["model"]]
+        words += flag("served-model-name", declaration["served_model_name"] or None)
+        words += flag("trust-remote-code", declaration["trust_remote_code"])
+        if declaration["tensor_parallel"] != 1:
+            words += ["--tp-size", str(declaration["tensor_parallel"])]
+        words += flag("mem-fraction-static", declaration["memory_fraction"] or None)
+        words += flag("context-length", declaration["context_length"] or None)
+        words += ["--port", str(port), "--host", declaration["host"]]
+        words += _speculation(declaration["speculation"])
+        return words + extra(declaration)
+
+    def environment(self, declaration: dict[str, Any]) -> dict[str, str]:
+        found = super().environment(declaration)
+        if declaration["threads"]:
+            found["OMP_NUM_THREADS"] = str(declaration["threads"])
+        return found
+
+    def problems(self, declaration: dict[str, Any]) -> list[str]:
+        found = super().problems(declaration)
+        speculation = declaration["speculation"]
+        if str(speculation.get("algorithm", "")).upper().startswith("EAGLE") and not speculation.get("draft_model"):
+            found.append("speculation.draft_model: EAGLE needs a draft model; SGLang crashes without one")
+        return found
+
+    def expected_workers(self, declaration: dict[str, Any]) -> int:
+        return int(declaration["tensor_parallel"])
+
+    def worker_rank(self, title: str, declaration: dict[str, Any]) -> int | None:
+        # With one rank the title has no _TP0.
+        found = re.match(r"sglang::scheduler(?:\w*?_TP(\d+))?", title)
+        return int(found.group(1) or 0) if found else None
+
+
+def _speculation(speculation: dict[str, Any]) -> list[str]:
+    if not speculation:
+        return []
+    return (
+        flag("speculative-algorithm", speculation.get("algorithm"))
+        + flag("speculative-draft-model-path", speculation.get("draft_model") or None)
+        + flag("speculative-num-steps", speculation.get("num_steps") or None)
+        + flag("speculative-eagle-topk", speculation.get("topk") or None)
+        + flag("speculative-num-draft-tokens", speculation.get("draft_tokens") or None)
+    )

@@ -1,0 +1,116 @@
+# Copyright: Groundstate contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""vLLM, GPU and CPU build (names as of 0.32)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+from ..procfs import Process
+from .base import PYTHON, Engine, Phase, extra, flag, program
+
+
+class VLLM(Engine):
+    name = "vllm"
+    title = "vLLM"
+    parts = (
+        (r"VLLM::Worker", "worker"),
+        (r"VLLM::", "helper"),
+        (rf"(?:{PYTHON})?(?:\S*/)?vllm\s+serve\b", "server"),
+        (rf"{PYTHON}-m\s+vllm\.(?:entrypoints\.|scripts)", "server"),
+    )
+    phases = (
+        Phase("reading arguments", r"non-default args:|vLLM API server version"),
+        Phase("starting engine", r"Initializing a V1 LLM engine|Waiting for \d+ local, \d+ remote core engine"),
+        Phase("distributed init", r"vLLM is using nccl==|world_size=\d+ rank=\d+|rank \d+ in world size"),
+        Phase("loading weights", r"Starting to load model", r"checkpoint shards:.*\| (\d+)/(\d+) "),
+        Phase("allocating KV cache", r"Model loading took|Loading weights took"),
+        Phase("capturing graphs", r"Capturing CUDA graph|Capturing cudagraphs", r"Capturing.*\| (\d+)/(\d+) "),
+        Phase("starting HTTP", r"init engine .*took|Starting vLLM (?:API )?server"),
+        Phase("up", r"Application startup complete"),
+    )
+    # Other ranks print the same lines out of step.
+    leader_pattern = r"^(?!\(Worker_(?:\w*_)?TP[1-9])"
+    stamp_pattern = r"\b(\d\d-\d\d \d\d:\d\d:\d\d) \["
+    stamp_format = "%m-%d %H:%M:%S"
+    term_grace_s = 30.0
+    metrics_path = "/metrics"
+    metrics: ClassVar = {
+        "running_requests": "vllm:num_requests_running",
+        "queued_requests": "vllm:num_requests_waiting",
+        "drafts": "vllm:spec_decode_num_drafts_total",
+        "accepted_tokens": "vllm:spec_decode_num_accepted_tokens_total",
+    }
+    version_path = "/version"
+    distribution = "vllm"
+    tokenize_path = "/tokenize"
+    supports_ignore_eos = True
+    supports_min_tokens = True
+    api_key_variable = "VLLM_API_KEY"
+
+    def argv(self, declaration: dict[str, Any], env_path: str, port: int) -> list[str]:
+        words = program(declaration, [os.path.join(env_path, "bin", "vllm"), "serve"])
+        words += [declaration["model"], "--served-model-name", self.served_name(declaration)]
+        words += flag("trust-remote-code", declaration["trust_remote_code"])
+        if declaration["tensor_parallel"] != 1:
+            words += ["--tensor-parallel-size", str(declaration["tensor_parallel"])]
+        words += flag("gpu-memory-utilization", declaration["memory_fraction"] or None)
+        words += flag("max-model-len", declaration["context_length"] or None)
+        words += ["--host", declaration["host"], "--port", str(port)]
+        if declaration["speculation"]:
+            words += ["--speculative-config", json.dumps(_speculative_config(declaration["speculation"]))]
+        return words + extra(declaration)
+
+    def environment(self, declaration: dict[str, Any]) -> dict[str, str]:
+        found = super().environment(declaration)
+        found["VLLM_NO_USAGE_STATS"] = "1"
+        if declaration["threads"]:
+            found["OMP_NUM_THREADS"] = str(declaration["threads"])
+        return found
+
+    def line_time(self, line: str) -> float | None:
+        # vLLM leaves out the year.
+        found = re.search(self.stamp_pattern, line)
+        if not found:
+            return None
+        try:
+            return time.mktime(time.strptime(f"{time.localtime().tm_year}-{found.group(1)}", "%Y-%m-%d %H:%M:%S"))
+        except (ValueError, OverflowError):
+            return None
+
+    def expected_workers(self, declaration: dict[str, Any]) -> int:
+        return int(declaration["tensor_parallel"])
+
+    def worker_rank(self, title: str, declaration: dict[str, Any]) -> int | None:
+        found = re.match(r"VLLM::Worker(?:\w*?_TP(\d+))?", title)
+        return int(found.group(1) or 0) if found else None
+
+    def find_workers(self, tree: Iterable[Process], declaration: dict[str, Any]) -> dict[int, Process]:
+        items = list(tree)
+        found = super().find_workers(items, declaration)
+        if not found and declaration["tensor_parallel"] == 1:
+            # Without tensor parallelism the GPU build computes in the engine core itself.
+            core = [item for item in items if item.cmdline.startswith("VLLM::EngineCore") and not item.zombie]
+            found = {0: core[0]} if core else {}
+        return found
+
+
+def _speculative_config(speculation: dict[str, Any]) -> dict[str, Any]:
+    """vLLM's words for our ``speculation``; other keys are passed through as they are."""
+    rest = dict(speculation)
+    method = str(rest.pop("algorithm", "")).lower()
+    config: dict[str, Any] = {"method": method}
+    if rest.get("draft_model"):
+        config["model"] = rest["draft_model"]
+    # num_steps is depth; without a tree it is also the number of drafted tokens.
+    tokens = rest.get("draft_tokens") or rest.get("num_steps")
+    if tokens:
+        config["num_speculative_tokens"] = int(tokens)
+    if method == "ngram":
+        config.update({"prompt_lookup_max": 3, "prompt_lookup_min": 1})
+    return config
