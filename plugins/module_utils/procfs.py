@@ -12,6 +12,7 @@ import os
 import re
 import struct
 from dataclasses import dataclass
+from typing import BinaryIO
 
 PROC = "/proc"
 
@@ -118,11 +119,12 @@ def descendants(root: int, table: dict[int, Process]) -> list[Process]:
 
 
 def _pairs(block: bytes) -> dict[str, str]:
-    found = {}
+    found: dict[str, str] = {}
     for entry in block.split(b"\0"):
         key, separator, value = entry.partition(b"=")
         if separator and key:
-            found[key.decode("utf-8", "surrogateescape")] = value.decode("utf-8", "surrogateescape")
+            # getenv() finds the first of two entries with one name.
+            found.setdefault(key.decode("utf-8", "surrogateescape"), value.decode("utf-8", "surrogateescape"))
     return found
 
 
@@ -155,9 +157,9 @@ def initial_environment(pid: int, proc: str = PROC) -> Environment:
 
 
 def live_environment(pid: int, proc: str = PROC) -> Environment:
-    """What getenv() in the process would see now: libc's ``environ`` array, read through /proc/PID/mem.
+    """What getenv() in the process would see now: its ``environ`` array, read through /proc/PID/mem.
 
-    Needs the right to trace the process (same user or root, subject to Yama). Falls back to
+    Needs the right to trace the process (same user or root, subject to Yama); stops nothing. Falls back to
     :func:`initial_environment`, with the reason, where that fails.
     """
     try:
@@ -169,71 +171,148 @@ def live_environment(pid: int, proc: str = PROC) -> Environment:
 
 
 def _memory_environment(pid: int, proc: str) -> dict[str, str]:
-    if struct.calcsize("P") != 8:
-        raise ValueError("only 64-bit processes are supported")
-    libc = base = None
-    with open(f"{proc}/{pid}/maps", encoding="utf-8", errors="replace") as maps:
-        for line in maps:
-            parts = line.split(None, 5)
-            if len(parts) == 6 and re.search(r"/(libc[.-][^/]*so|ld-musl-)[^/]*$", parts[5].strip()) and parts[2] == "00000000":
-                libc, base = parts[5].strip(), int(parts[0].split("-")[0], 16)
-                break
-    if libc is None or base is None:
-        raise ValueError("no libc is mapped")
-    # The process may live in another mount namespace: take the file through its own root.
-    path = f"{proc}/{pid}/root{libc}"
-    address = base + elf_symbol(path if os.path.exists(path) else libc, (b"environ", b"__environ"))
+    address = _environ_address(pid, proc)
     with open(f"{proc}/{pid}/mem", "rb", buffering=0) as memory:
-
-        def at(where: int, size: int) -> bytes:
-            memory.seek(where)
-            return memory.read(size)
-
-        pointer = struct.unpack("<Q", at(address, 8))[0]
-        found: dict[str, str] = {}
-        for index in range(65536):
-            entry = struct.unpack("<Q", at(pointer + 8 * index, 8))[0] if pointer else 0
-            if not entry:
+        for _attempt in range(3):
+            before = _pointer(memory, address)
+            if not before:
+                # Just after exec, before libc has started (or after clearenv): nothing is known from here.
+                raise ValueError("environ is not set (yet)")
+            try:
+                found = _environ_array(memory, before)
+            except (OSError, ValueError):
+                if _pointer(memory, address) == before:
+                    raise
+                continue
+            if _pointer(memory, address) == before:
                 return found
-            text = b""
-            while b"\0" not in text:
-                # Up to the end of the page: the next one may not be mapped.
-                piece = at(entry + len(text), 4096 - (entry + len(text)) % 4096)
-                if not piece or len(text) > 1 << 20:
-                    raise ValueError("a variable does not end")
-                text += piece
-            for key, value in _pairs(text.partition(b"\0")[0]).items():
-                found.setdefault(key, value)  # getenv() finds the first
-        raise ValueError("the environment does not end")
+    raise ValueError("the environment changes while it is read")
 
 
-def elf_symbol(path: str, names: tuple[bytes, ...]) -> int:
-    """Address (relative to the load base) of a dynamic symbol of a 64-bit little-endian ELF file.
+def _at(memory: BinaryIO, where: int, size: int) -> bytes:
+    memory.seek(where)
+    return memory.read(size)
 
-    Raises ValueError when the file is no such ELF or lacks the symbols, OSError when it cannot be read.
+
+def _pointer(memory: BinaryIO, where: int) -> int:
+    return int(struct.unpack("<Q", _at(memory, where, 8))[0])
+
+
+def _environ_array(memory: BinaryIO, array: int) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for index in range(65536):
+        entry = _pointer(memory, array + 8 * index)
+        if not entry:
+            return found
+        text = b""
+        while b"\0" not in text:
+            # Up to the end of the page: the next one may not be mapped.
+            piece = _at(memory, entry + len(text), 4096 - (entry + len(text)) % 4096)
+            if not piece or len(text) > 1 << 20:
+                raise ValueError("a variable does not end")
+            text += piece
+        for key, value in _pairs(text.partition(b"\0")[0]).items():
+            found.setdefault(key, value)
+    raise ValueError("the environment does not end")
+
+
+def _environ_address(pid: int, proc: str) -> int:
+    """Where the process keeps the pointer ``environ``.
+
+    The dynamic linker takes the first definition: the executable's own (a copy relocation moves the variable
+    there, also in a static program), then libc's.
+    """
+    mapped: dict[str, tuple[int, str]] = {}  # file -> (address of its first byte, its range in maps)
+    with open(f"{proc}/{pid}/maps", encoding="utf-8", errors="surrogateescape") as maps:
+        for line in maps:
+            parts = line.rstrip("\n").split(None, 5)
+            if len(parts) == 6 and parts[5].startswith("/") and int(parts[2], 16) == 0:
+                mapped.setdefault(parts[5], (int(parts[0].split("-")[0], 16), parts[0]))
+    if not mapped:
+        raise ValueError("no file is mapped")
+    program = os.readlink(f"{proc}/{pid}/exe")
+    libraries = [name for name in mapped if re.search(r"/(libc[.-][^/]*so|ld-musl-)[^/]*$", name) and name != program]
+    for name in [program, *libraries]:
+        # /proc/PID/exe and map_files also reach a file that was deleted by an upgrade; root/ the one of a process
+        # in another mount namespace.
+        ways = [f"{proc}/{pid}/root{name}", f"{proc}/{pid}/map_files/{mapped.get(name, (0, ''))[1]}"]
+        symbol = _first_symbol([f"{proc}/{pid}/exe"] if name == program else ways)
+        if symbol is None:
+            continue
+        if not symbol.relative:
+            return symbol.value
+        if name in mapped:
+            return mapped[name][0] + symbol.value
+    raise ValueError("neither the program nor a libc shows where its environment is")
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A symbol of an ELF file: an address in a fixed executable, or relative to where the file's start is mapped."""
+
+    value: int
+    relative: bool
+
+
+_ENVIRON = (b"environ", b"__environ", b"_environ")
+# libc is the same file in most processes of a host: (device, inode, size, time of change) -> symbol.
+_symbols: dict[tuple[int, int, int, int], Symbol | None] = {}
+
+
+def _first_symbol(paths: list[str]) -> Symbol | None:
+    for path in paths:
+        try:
+            about = os.stat(path)
+            key = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns)
+            if key not in _symbols:
+                _symbols[key] = elf_symbol(path, _ENVIRON)
+            return _symbols[key]
+        except OSError:
+            continue
+    return None
+
+
+def elf_symbol(path: str, names: tuple[bytes, ...]) -> Symbol | None:
+    """The first defined symbol with one of these names in a 64-bit little-endian ELF file, or None.
+
+    Raises ValueError when the file is no such ELF, OSError when it cannot be read.
     """
     with open(path, "rb") as source:
-        data = source.read()
-    if data[:6] != b"\x7fELF\x02\x01":
-        raise ValueError(f"{path} is not a 64-bit little-endian ELF file")
-    offset = struct.unpack_from("<Q", data, 40)[0]
-    size, count = struct.unpack_from("<HH", data, 58)
-    for index in range(count):
-        kind, where, length, link = _section(data, offset + index * size)
-        if kind != 11:  # SHT_DYNSYM
-            continue
-        _kind, names_at, names_length, _link = _section(data, offset + link * size)
-        strings = data[names_at : names_at + names_length]
-        for entry in range(where, where + length, 24):
-            name_at, _info, _other, section, value, _size = struct.unpack_from("<IBBHQQ", data, entry)
-            if section and strings[name_at : strings.find(b"\0", name_at)] in names:
-                return int(value)
-    raise ValueError(f"{path} has no symbol {names[0].decode()}")
 
+        def part(offset: int, length: int) -> bytes:
+            source.seek(offset)
+            return source.read(length)
 
-def _section(data: bytes, where: int) -> tuple[int, int, int, int]:
-    _name, kind, _flags, _address, offset, length, link = struct.unpack_from("<IIQQQQI", data, where)
-    return kind, offset, length, link
+        head = part(0, 64)
+        if len(head) < 64 or head[:6] != b"\x7fELF\x02\x01":
+            raise ValueError(f"{path} is not a 64-bit little-endian ELF file")
+        kind = struct.unpack_from("<H", head, 16)[0]
+        programs, sections = struct.unpack_from("<QQ", head, 32)
+        program_size, program_count, section_size, section_count = struct.unpack_from("<HHHH", head, 54)
+        # The address that the file's first byte has: 0 in nearly all shared objects.
+        start = 0
+        for index in range(program_count):
+            type_, _flags, offset, address = struct.unpack_from("<IIQQ", part(programs + index * program_size, 56))
+            if type_ == 1 and offset == 0:  # PT_LOAD
+                start = address
+                break
+        table = [
+            struct.unpack_from("<IIQQQQI", part(sections + index * section_size, 64)) for index in range(section_count)
+        ]
+        # A dynamic program is bound by its dynamic symbols (11, SHT_DYNSYM); a static one has only 2, SHT_SYMTAB.
+        wanted = 11 if any(row[1] == 11 for row in table) else 2
+        for _name, type_, _flags, _address, offset, length, link in table:
+            if type_ != wanted or link >= len(table):
+                continue
+            strings = part(table[link][4], table[link][5])
+            # Linkers share tails: "environ" may be the end of "__environ". So: every place where a name starts.
+            places = {at.start(1) for name in names for at in re.finditer(b"(?=(%s\0))" % re.escape(name), strings)}
+            symbols = part(offset, length - length % 24)
+            for name_at, info, _other, section, value, _size in struct.iter_unpack("<IBBHQQ", symbols):
+                if section and info >> 4 and name_at in places:  # defined, and not local to one source file
+                    relative = kind == 3  # ET_DYN: a library or a position-independent program
+                    return Symbol(int(value) - start if relative else int(value), relative)
+    return None
 
 
 # --- sockets -------------------------------------------------------------------------------------
