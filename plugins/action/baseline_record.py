@@ -1,0 +1,146 @@
+# Copyright: Groundstate contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Controller half of baseline_record: verdict and record. It needs no connection to the host."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+from ..module_utils.fingerprint import compare
+from ..plugin_utils import records, summary, verdict
+
+ARGUMENTS = {
+    "records_dir": {"type": "path", "required": True},
+    "measurement": {"type": "dict", "required": True},
+    "fingerprints": {"type": "dict", "required": True},
+    "proof": {"type": "dict", "default": {}},
+    "ready": {"type": "dict", "default": {}},
+    "profile": {"type": "str", "default": ""},
+    "tolerance": {"type": "float", "default": 0.02},
+    "accept": {"type": "bool", "default": False},
+    "reused": {"type": "bool", "default": False},
+}
+
+
+class ActionModule(ActionBase):
+    """Write one record, once; compare it with the baseline of its declaration."""
+
+    _requires_connection = False
+    _supports_check_mode = True
+    _supports_async = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Run on the controller. Raises AnsibleActionFail with one sentence."""
+        super().run(tmp, task_vars)
+        _spec, arguments = self.validate_argument_spec(argument_spec=ARGUMENTS)
+        host = (task_vars or {})["inventory_hostname"]
+        check = self._task.check_mode
+        if not arguments["measurement"]:
+            if check:
+                return {"changed": False, "msg": "Nothing was measured in check mode, so there is nothing to record"}
+            raise AnsibleActionFail("measurement is empty: run groundstate.llm.llm_benchmark before baseline_record")
+        try:
+            return self._record(host, arguments, check)
+        except records.RecordError as error:
+            raise AnsibleActionFail(str(error)) from error
+
+    def _record(self, host: str, arguments: dict[str, Any], check: bool) -> dict[str, Any]:
+        directory, measurement = arguments["records_dir"], arguments["measurement"]
+        fingerprint = arguments["fingerprints"].get("before") or {}
+        key = records.baseline_key(measurement["server"]["name"], fingerprint, measurement["workload_hash"])
+        path = records.record_path(directory, host, measurement["id"])
+        record = records.read_record(directory, host, measurement["id"])
+        baseline, warnings = records.baseline_records(directory, host, key)
+        result: dict[str, Any] = {"changed": False, "record": path, "key": key}
+
+        if record is None:
+            decided = self._decide(directory, host, key, measurement, fingerprint, baseline, arguments["tolerance"])
+            record = {
+                "schema": records.SCHEMA,
+                "id": measurement["id"],
+                "host": host,
+                "key": key,
+                "created_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+                "profile": arguments["profile"],
+                "proof": arguments["proof"],
+                "ready": arguments["ready"],
+                "fingerprints": arguments["fingerprints"],
+                "measurement": measurement,
+                "verdict": decided.as_dict(),
+            }
+            if not check:
+                records.write_record(directory, host, record)
+            result["changed"] = True
+
+        in_baseline = any(one["id"] == record["id"] for one in baseline)
+        refused = verdict.unusable(measurement)
+        if not in_baseline and (arguments["accept"] or not baseline):
+            if refused and arguments["accept"]:
+                raise AnsibleActionFail(
+                    f"record {path} was written but cannot become (part of) a baseline: {'; '.join(refused)}"
+                )
+            if not refused:
+                if not check:
+                    label = f"{measurement['server']['name']} {measurement['server']['served_model_name']}"
+                    records.add_to_baseline(directory, host, key, label, record["id"])
+                in_baseline = result["changed"] = True
+
+        shown = {**record, "in_baseline": in_baseline, "not_accepted": refused}
+        result.update(
+            verdict=record["verdict"],
+            in_baseline=in_baseline,
+            summary=summary.lines(shown, path, arguments["reused"]),
+            ansible_facts={"groundstate": self._facts(record, path, in_baseline)},
+        )
+        if warnings:
+            result["warnings"] = warnings
+        return result
+
+    @staticmethod
+    def _decide(
+        directory: str,
+        host: str,
+        key: str,
+        measurement: dict[str, Any],
+        fingerprint: dict[str, Any],
+        baseline: list[dict[str, Any]],
+        tolerance: float,
+    ) -> verdict.Verdict:
+        if baseline:
+            before = baseline[-1]["fingerprints"].get("before") or {}
+            return verdict.decide(measurement, baseline, tolerance, compare.differences(before, fingerprint))
+        other = records.last_of_server(directory, host, measurement["server"]["name"])
+        if other is None:
+            return verdict.decide(measurement, [], tolerance, [])
+        before = other["fingerprints"].get("before") or {}
+        changed = compare.differences(before, fingerprint)
+        if other["measurement"]["workload_hash"] != measurement["workload_hash"]:
+            changed.insert(0, "the workload differs")
+        reason = (
+            f"the last record ({other['id']}, {other['measurement']['headline']['value']:.1f} tok/s) is of another "
+            "declaration; this one begins a baseline of its own"
+        )
+        return verdict.decide(measurement, [], tolerance, changed, incomparable=[reason])
+
+    @staticmethod
+    def _facts(record: dict[str, Any], path: str, in_baseline: bool) -> dict[str, Any]:
+        measurement, decided = record["measurement"], record["verdict"]
+        level = measurement["levels"][0]
+        return {
+            "measurement_id": record["id"],
+            "measured_at": measurement["started_at"],
+            "server": measurement["server"],
+            "headline": measurement["headline"],
+            "ttft_s": level["ttft_s"]["mean"],
+            "tpot_s": level["tpot_s"]["mean"],
+            "workload": measurement["workload"],
+            "proof": (record.get("proof") or {}).get("verdict", "off"),
+            "verdict": decided["verdict"],
+            "ratio": decided["ratio"],
+            "in_baseline": in_baseline,
+            "record": path,
+        }

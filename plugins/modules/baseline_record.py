@@ -1,0 +1,114 @@
+#!/usr/bin/python
+# Copyright: Groundstate contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Documentation of the baseline_record action: it runs on the controller only."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: baseline_record
+short_description: Compare a measurement with its baseline and keep both as a record on the controller
+version_added: 0.1.0
+author: Groundstate contributors (@groundstate)
+description:
+  - Writes one JSON document with fingerprints, proof, measurement and verdict to C(<records_dir>/<host>/<id>.json),
+    atomically, and never overwrites one.
+  - The first measurement of a declaration becomes its provisional baseline. Later ones are compared with it.
+  - The unit of comparison is the start of a server, not the request; the verdict says when there are too few of them.
+options:
+  records_dir:
+    description: Folder on the controller that holds one folder per host.
+    type: path
+    required: true
+  measurement:
+    description: What M(groundstate.llm.llm_benchmark) returned as C(measurement).
+    type: dict
+    required: true
+  fingerprints:
+    description: What M(groundstate.llm.host_fingerprint) returned, under C(before) and C(after) the measurement.
+    type: dict
+    required: true
+  proof:
+    description: What M(groundstate.llm.nccl_proof) returned.
+    type: dict
+    default: {}
+  ready:
+    description: What M(groundstate.llm.llm_server_ready) returned.
+    type: dict
+    default: {}
+  profile:
+    description: Name of the NCCL profile in force.
+    type: str
+    default: ""
+  tolerance:
+    description: Share of the rate that does not matter.
+    type: float
+    default: 0.02
+  accept:
+    description: Make this measurement part of the baseline of its declaration.
+    type: bool
+    default: false
+  reused:
+    description: Whether the measurement is an earlier one that still speaks for the running server.
+    type: bool
+    default: false
+attributes:
+  check_mode:
+    description: Can run in check mode and return what would change.
+    support: full
+  diff_mode:
+    description: Returns what changed in diff mode.
+    support: none
+  action:
+    description: Runs on the controller, without a connection to the host.
+    support: full
+"""
+
+EXAMPLES = r"""
+- name: Compare with the baseline and keep the record
+  groundstate.llm.baseline_record:
+    records_dir: ./records
+    measurement: "{{ benchmark.measurement }}"
+    fingerprints:
+      before: "{{ before.fingerprint }}"
+      after: "{{ after.fingerprint }}"
+"""
+
+RETURN = r"""
+record:
+  description: Path of the record on the controller.
+  returned: when something was measured
+  type: str
+  sample: records/local/20261129T170000Z-a1b2c3.json
+key:
+  description: Identifies what may be compared, being server, arguments, model and workload.
+  returned: when something was measured
+  type: str
+  sample: 0f3a5c7e9b1d2f40
+verdict:
+  description: The verdict with interval, reasons and the differences of the fingerprints.
+  returned: when something was measured
+  type: dict
+  sample: {verdict: slower, ratio: 0.926, ratio_low: 0.91, ratio_high: 0.94, reasons: [], explanations: []}
+in_baseline:
+  description: Whether this record is part of the baseline of its declaration.
+  returned: when something was measured
+  type: bool
+  sample: true
+summary:
+  description: Lines of a table for a person.
+  returned: when something was measured
+  type: list
+  elements: str
+  sample: ["decode    31.2 tok/s (30.4 to 32.0), 5 repeats within one start"]
+ansible_facts:
+  description: The host fact C(groundstate).
+  returned: when something was measured
+  type: dict
+  contains:
+    groundstate:
+      description: Summary of the measurement, its verdict and where its record is.
+      returned: when something was measured
+      type: dict
+      sample: {verdict: same, record: records/local/20261129T170000Z-a1b2c3.json}
+"""

@@ -1,0 +1,157 @@
+# Copyright: Groundstate contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Records and baselines on the controller.
+
+``<records_dir>/<host>/<measurement id>.json`` is one record, written once. ``<records_dir>/<host>/baseline.json``
+says which records are the accepted baseline of which declaration:
+
+    {"schema": 1, "baselines": {"<key>": {"label": "...", "records": ["<id>", ...]}}}
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from ..module_utils import files
+from ..module_utils.servers import SERVER_VARIABLE, START_VARIABLE
+
+SCHEMA = 1
+BASELINE_FILE = "baseline.json"
+# A baseline of fewer starts is provisional: the spread between starts is not known well enough.
+ENOUGH_STARTS = 3
+
+_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{6}")
+
+
+class RecordError(Exception):
+    """A record or the baseline file cannot be used; the message says which and what to do."""
+
+
+def folder(records_dir: str, host: str) -> str:
+    """The folder of one host's records. A host name is data from an inventory: it must stay one folder."""
+    if not host or host in (".", "..") or "/" in host or "\0" in host:
+        raise RecordError(f"host name {host!r} cannot be a folder under {records_dir}")
+    return os.path.join(os.path.expanduser(records_dir), host)
+
+
+def record_path(records_dir: str, host: str, identifier: str) -> str:
+    """Path of one record. Raises RecordError for an identifier that is none."""
+    if not _ID.fullmatch(identifier):
+        raise RecordError(f"measurement id {identifier!r} is not of the form YYYYMMDDTHHMMSSZ-6hex")
+    return os.path.join(folder(records_dir, host), f"{identifier}.json")
+
+
+def read_record(records_dir: str, host: str, identifier: str) -> dict[str, Any] | None:
+    """One record; None when there is none. Raises RecordError when it is damaged or of another schema."""
+    path = record_path(records_dir, host, identifier)
+    try:
+        found = files.read_json(path)
+    except (ValueError, OSError) as error:
+        raise RecordError(f"record {path} cannot be read: {error}") from error
+    if found is None:
+        return None
+    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+        raise RecordError(f"record {path} does not have schema {SCHEMA}: it was written by another version")
+    return found
+
+
+def write_record(records_dir: str, host: str, record: dict[str, Any]) -> str:
+    """Write a new record; returns its path. An existing one is never overwritten (RecordError)."""
+    path = record_path(records_dir, host, record["id"])
+    if os.path.exists(path):
+        raise RecordError(f"record {path} exists already; records are never overwritten")
+    try:
+        files.write_json(path, record)
+    except OSError as error:
+        raise RecordError(f"cannot write record {path}: {error}; check groundstate_records_dir") from error
+    return path
+
+
+def arguments(server_section: dict[str, Any]) -> dict[str, Any]:
+    """What was asked of the engine, without what may differ from start to start or host to host (port, markers)."""
+    port = str(server_section.get("port") or "")
+    environment = dict(server_section.get("environment") or {})
+    for name in (SERVER_VARIABLE, START_VARIABLE):
+        environment.pop(name, None)
+    return {
+        "engine": server_section.get("engine"),
+        "argv": ["<port>" if port and one == port else one for one in server_section.get("argv") or []],
+        "environment": environment,
+    }
+
+
+def baseline_key(server: str, fingerprint: dict[str, Any], workload_hash: str) -> str:
+    """Measurements with the same key may be compared: same server, arguments, model and workload. 16 hex digits."""
+    sections = fingerprint.get("sections") or {}
+    return files.digest(
+        {
+            "server": server,
+            "arguments": arguments(sections.get("server") or {}),
+            "model": (fingerprint.get("hashes") or {}).get("model"),
+            "workload": workload_hash,
+        }
+    )[:16]
+
+
+def read_baselines(records_dir: str, host: str) -> dict[str, dict[str, Any]]:
+    """Baselines of a host by key; {} when none was ever accepted. Raises RecordError when the file is damaged."""
+    path = os.path.join(folder(records_dir, host), BASELINE_FILE)
+    try:
+        found = files.read_json(path)
+    except (ValueError, OSError) as error:
+        raise RecordError(f"{path} cannot be read: {error}") from error
+    if found is None:
+        return {}
+    if not isinstance(found, dict) or found.get("schema") != SCHEMA or not isinstance(found.get("baselines"), dict):
+        raise RecordError(f"{path} does not have schema {SCHEMA}; move it away to begin with new baselines")
+    return found["baselines"]
+
+
+def add_to_baseline(records_dir: str, host: str, key: str, label: str, identifier: str) -> None:
+    """Make a record part of the baseline of its key."""
+    baselines = read_baselines(records_dir, host)
+    entry = baselines.setdefault(key, {"label": label, "records": []})
+    if identifier not in entry["records"]:
+        entry["records"].append(identifier)
+    path = os.path.join(folder(records_dir, host), BASELINE_FILE)
+    try:
+        files.write_json(path, {"schema": SCHEMA, "baselines": baselines})
+    except OSError as error:
+        raise RecordError(f"cannot write {path}: {error}; check groundstate_records_dir") from error
+
+
+def baseline_records(records_dir: str, host: str, key: str) -> tuple[list[dict[str, Any]], list[str]]:
+    """The records of a baseline, and a warning for each that is named but cannot be used."""
+    found, warnings = [], []
+    for identifier in read_baselines(records_dir, host).get(key, {}).get("records", []):
+        try:
+            record = read_record(records_dir, host, identifier)
+        except RecordError as error:
+            warnings.append(str(error))
+            continue
+        if record is None:
+            warnings.append(f"baseline of {host} names record {identifier}, which is gone")
+        else:
+            found.append(record)
+    return found, warnings
+
+
+def last_of_server(records_dir: str, host: str, server: str) -> dict[str, Any] | None:
+    """The newest readable record of a server, whatever its declaration; None when there is none."""
+    try:
+        names = sorted(os.listdir(folder(records_dir, host)), reverse=True)
+    except OSError:
+        return None
+    for name in names:
+        stem, extension = os.path.splitext(name)
+        if extension != ".json" or not _ID.fullmatch(stem):
+            continue
+        try:
+            record = read_record(records_dir, host, stem)
+        except RecordError:
+            continue  # a damaged record is reported where it is asked for by name
+        if record and record["measurement"]["server"]["name"] == server:
+            return record
+    return None
