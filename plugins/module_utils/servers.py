@@ -107,6 +107,19 @@ def names(home: str) -> list[str]:
         return []
 
 
+def marker(pid: int, proc: str = procfs.PROC) -> tuple[str, str] | None:
+    """(folder of the server, start id) that we put into the environment of a process; None when it has none.
+
+    A process title overwrites /proc/PID/environ (the workers of vLLM and SGLang set one), so the live environment is
+    asked where that happened. The start id is "" where it could not be read.
+    """
+    found = procfs.initial_environment(pid, proc)
+    if SERVER_VARIABLE not in found.variables and not found.complete and found.source != "none":
+        found = procfs.live_environment(pid, proc)
+    where = found.variables.get(SERVER_VARIABLE)
+    return (where, found.variables.get(START_VARIABLE, "")) if where else None
+
+
 def started_by_us(home: str, name: str, table: dict[int, procfs.Process], proc: str = procfs.PROC) -> list[procfs.Process]:
     """Every live process of any start of this server: the recorded root, its descendants, and orphans.
 
@@ -117,9 +130,10 @@ def started_by_us(home: str, name: str, table: dict[int, procfs.Process], proc: 
     mine: set[int] = set()
     if record and record.running(proc):
         mine.add(record.pid)
-    marker = folder(home, name)
+    ours = folder(home, name)
     for item in table.values():
-        if not item.zombie and procfs.initial_environment(item.pid, proc).variables.get(SERVER_VARIABLE) == marker:
+        found = None if item.zombie else marker(item.pid, proc)
+        if found and found[0] == ours:
             mine.add(item.pid)
     for root in list(mine):
         mine.update(item.pid for item in procfs.descendants(root, table) if not item.zombie)
