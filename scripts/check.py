@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""Run groups of checks one after the other and end with one line: how many passed, how many failed.
+
+usage: scripts/check.py [--list] GROUP...     (python with the test tools: .venv/bin/python)
+
+A check is a command that passes or fails, or a run of pytest, whose tests count one by one. Each check's output is shown
+as it comes and kept in tests/output/checks/. A check that cannot run has failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+OUTPUT = ROOT / "tests" / "output" / "checks"
+
+
+@dataclass(frozen=True)
+class Check:
+    """A command with a name; `pytest` says that it is one, with tests to count."""
+
+    name: str
+    command: tuple[str, ...]
+    pytest: bool = False
+
+
+@dataclass
+class Counts:
+    """How many passed, failed and were skipped."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+
+    def add(self, other: Counts) -> None:
+        """Add another count to this one."""
+        self.passed += other.passed
+        self.failed += other.failed
+        self.skipped += other.skipped
+
+    def __str__(self) -> str:
+        skipped = f", {self.skipped} skipped" if self.skipped else ""
+        return f"{self.passed} passed, {self.failed} failed{skipped}"
+
+
+def pytest(name: str, *arguments: str) -> Check:
+    """A run of pytest with a report that can be counted."""
+    return Check(name, (sys.executable, "-m", "pytest", "-q", "--durations=5", *arguments), pytest=True)
+
+
+def shell_scripts() -> tuple[str, ...]:
+    """The shell scripts of the repository, relative to its root."""
+    found = [*ROOT.glob("scripts/*.sh"), *ROOT.glob("tests/**/*.sh"), ROOT / ".ci" / "run"]
+    return tuple(sorted(str(path.relative_to(ROOT)) for path in found))
+
+
+GROUPS: dict[str, tuple[Check, ...]] = {
+    "lint": (
+        Check("ruff", ("ruff", "check", ".")),
+        Check("ruff-format", ("ruff", "format", "--check", ".")),
+        Check("yamllint", ("yamllint", "--strict", ".")),
+        Check("mypy", ("mypy",)),
+        Check("shellcheck", ("shellcheck", *shell_scripts())),
+        Check("changelog", ("antsibull-changelog", "lint")),
+        Check("ansible-lint", ("ansible-lint", "--offline", "--strict")),
+    ),
+    "sanity": (Check("ansible-test-sanity", ("scripts/ansible-test.sh", "sanity")),),
+    "unit": (pytest("unit", "tests/unit", "-m", "not slow"),),
+    "integration": (pytest("integration", "tests/integration", "-m", "not slow"),),
+    "docs": (
+        pytest("docs-links", "tests/docs"),
+        Check("collection-docs", ("antsibull-docs", "lint-collection-docs", "--plugin-docs", ".")),
+    ),
+    "slow": (pytest("slow", "tests/unit", "tests/integration", "-m", "slow"),),
+}
+
+
+def count_tests(report: Path, code: int) -> Counts:
+    """The counts of a pytest run from its JUnit report and exit code.
+
+    A run that ended badly with no failed test to show for it (no test found, a crash, no report) counts as one failure.
+    """
+    counts = Counts()
+    if report.exists():
+        for suite in ElementTree.parse(report).iter("testsuite"):
+            failed = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
+            skipped = int(suite.get("skipped", 0))
+            counts.add(Counts(int(suite.get("tests", 0)) - failed - skipped, failed, skipped))
+    if code != 0 and counts.failed == 0:
+        counts.failed = 1
+    return counts
+
+
+def run(check: Check) -> Counts:
+    """Run one check, showing and keeping its output, and count."""
+    report = OUTPUT / f"{check.name}.xml"
+    report.unlink(missing_ok=True)
+    command = [*check.command, f"--junit-xml={report}"] if check.pytest else list(check.command)
+    print(f"\n=== {check.name}: {' '.join(command).replace(f'{ROOT}{os.sep}', '')}", flush=True)
+    started = time.monotonic()
+    with (OUTPUT / f"{check.name}.log").open("w", encoding="utf-8") as log:
+        try:
+            process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env={**os.environ, "NO_COLOR": "1", "ANSIBLE_NOCOLOR": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+            )
+        except OSError as error:
+            print(f"cannot run {command[0]}: {error.strerror}; scripts/setup.sh test installs it", file=sys.stderr)
+            return Counts(failed=1)
+        with process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                print(line, end="", flush=True)
+                log.write(line)
+    code = process.returncode
+    counts = count_tests(report, code) if check.pytest else Counts(passed=int(code == 0), failed=int(code != 0))
+    print(f"--- {check.name}: {counts} in {time.monotonic() - started:.1f} s", flush=True)
+    return counts
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what the command line asks for; 0 when all of it passed."""
+    parser = argparse.ArgumentParser(description="Run groups of checks and count them.")
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"of: {', '.join(GROUPS)}")
+    parser.add_argument("--list", action="store_true", help="show the commands and run nothing")
+    options = parser.parse_args(arguments)
+    unknown = sorted(set(options.groups) - set(GROUPS))
+    if unknown or not (options.groups or options.list):
+        parser.error(f"unknown group {', '.join(unknown)}" if unknown else "name a group")
+    checks = [check for group in options.groups or GROUPS for check in GROUPS[group]]
+    if options.list:
+        for check in checks:
+            print(f"{check.name}: {' '.join(check.command)}")
+        return 0
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    results = {check.name: run(check) for check in checks}
+    total = Counts()
+    for counts in results.values():
+        total.add(counts)
+    failed = [name for name, counts in results.items() if counts.failed]
+    print()
+    if failed:
+        print(f"failed: {', '.join(failed)} (output in {OUTPUT.relative_to(ROOT)})")
+    print(total, flush=True)
+    return 1 if total.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
