@@ -1,0 +1,211 @@
+# Copyright: Groundstate contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What is installed in a site-packages folder, and what differs from what the wheels installed.
+
+Reads the *.dist-info folders themselves: importlib.metadata would speak of the interpreter that runs us.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit, urlunsplit
+
+from ..file_hashes import FileHashes
+
+# Written or rewritten by installers after the wheel was unpacked: they differ without anything having changed.
+_INSTALLER_FILES = {
+    "INSTALLER",
+    "REQUESTED",
+    "RECORD",
+    "RECORD.jws",
+    "RECORD.p7s",
+    "direct_url.json",
+    "uv_cache.json",
+    "uv_build.json",
+}
+# Put beside the distributions by the tools that make environments.
+_TOOL_FILES = {"_virtualenv.py", "_virtualenv.pth"}
+_CODE = (".py", ".so", ".pth")
+
+
+@dataclass
+class Distribution:
+    """One installed distribution, as its dist-info folder tells."""
+
+    name: str  # normalised as in PEP 503
+    version: str
+    info: str  # name of the dist-info folder
+    record: dict[str, str] | None = None  # path below site-packages -> "sha256=..." or ""; None: no RECORD
+    direct_url: dict = field(default_factory=dict)
+
+
+@dataclass
+class Differences:
+    """How the files differ from the RECORDs: path below site-packages -> distribution, or -> hash."""
+
+    edited: dict[str, str] = field(default_factory=dict)  # path -> distribution
+    missing: dict[str, str] = field(default_factory=dict)
+    added: dict[str, str] = field(default_factory=dict)  # path -> the distribution whose folder it is in, or ""
+    hashes: dict[str, str | None] = field(default_factory=dict)  # of edited and added files
+    unreadable: list[str] = field(default_factory=list)
+    files: int = 0  # listed in the RECORDs and compared
+
+
+def normalise(name: str) -> str:
+    """A distribution's name as PEP 503 compares it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def without_credentials(url: str) -> str:
+    """The URL without user and password."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+def _headers(path: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    try:
+        with open(path, encoding="utf-8", errors="replace") as source:
+            for line in source:
+                if not line.strip() or len(found) == 2:
+                    break
+                key, separator, rest = line.partition(":")
+                if separator and key in ("Name", "Version"):
+                    found[key] = rest.strip()
+    except OSError:
+        pass
+    return found
+
+
+def _record(path: str) -> dict[str, str] | None:
+    try:
+        with open(path, encoding="utf-8", errors="replace", newline="") as source:
+            return {
+                os.path.normpath(row[0]): row[1] if len(row) > 1 else "" for row in csv.reader(source) if row and row[0]
+            }
+    except (OSError, csv.Error):
+        return None
+
+
+def installed(site: str) -> list[Distribution]:
+    """All distributions of a site-packages folder, by folder name. Raises OSError when it cannot be listed."""
+    found = []
+    for entry in sorted(os.listdir(site)):
+        folder = os.path.join(site, entry)
+        stem, _, kind = entry.rpartition(".")
+        if kind not in ("dist-info", "egg-info") or not stem:
+            continue
+        metadata = folder
+        if os.path.isdir(folder):
+            metadata = os.path.join(folder, "METADATA" if kind == "dist-info" else "PKG-INFO")
+        headers = _headers(metadata)
+        name, _, version = stem.partition("-")
+        one = Distribution(normalise(headers.get("Name", name)), headers.get("Version", version), entry)
+        if kind == "dist-info":
+            one.record = _record(os.path.join(folder, "RECORD"))
+            one.direct_url = _direct_url(os.path.join(folder, "direct_url.json"))
+        found.append(one)
+    return found
+
+
+def _direct_url(path: str) -> dict:
+    try:
+        with open(path, encoding="utf-8") as source:
+            raw = json.load(source)
+    except (OSError, ValueError):
+        return {}
+    return raw if isinstance(raw, dict) else {}
+
+
+def _walk(folder: str, below: str = "") -> Iterator[tuple[str, os.DirEntry]]:
+    try:
+        with os.scandir(folder) as listing:
+            content = list(listing)
+    except OSError:
+        return
+    for entry in content:
+        if entry.name == "__pycache__":
+            continue
+        path = below + entry.name
+        # A linked folder is not entered: it could lead anywhere, even back.
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walk(entry.path, path + "/")
+        else:
+            yield path, entry
+
+
+def _checked(path: str) -> bool:
+    """Whether a path of a RECORD is one that nobody but the wheel should have written."""
+    parts = path.split("/")
+    if path.endswith(".pyc") or "__pycache__" in parts:
+        return False
+    if parts[-2:-1] and parts[-2].endswith(".dist-info") and parts[-1] in _INSTALLER_FILES:
+        return False
+    # Scripts get the interpreter's path in their first line; some installers list them with the hash from before.
+    return not (parts[0] == ".." and len(parts) > 1 and parts[-2] in ("bin", "Scripts"))
+
+
+def _encoded(hexadecimal: str) -> str:
+    return "sha256=" + base64.urlsafe_b64encode(bytes.fromhex(hexadecimal)).rstrip(b"=").decode("ascii")
+
+
+def compare(site: str, found: list[Distribution], hashes: FileHashes) -> Differences:
+    """Compare the files of a site-packages folder with the RECORDs of its distributions.
+
+    ``hashes`` must have ``site`` as its root. Byte code, scripts and what installers write are left out. Added files
+    are code (.py, .so, .pth) beside or inside packages that some RECORD knows.
+    """
+    result = Differences()
+    owner: dict[str, str] = {}
+    expected: dict[str, str] = {}
+    for one in found:
+        for path, value in (one.record or {}).items():
+            owner[path] = one.name
+            expected[path] = value
+    present = dict(_walk(site))
+    wanted: list[tuple[str, os.stat_result]] = []
+    for path, value in expected.items():
+        if not _checked(path):
+            continue
+        result.files += 1
+        entry = present.get(path)
+        try:
+            # Files outside site-packages (data, headers) and those under linked folders were not walked.
+            stat = entry.stat() if entry is not None else os.stat(os.path.join(site, path))
+        except FileNotFoundError:
+            result.missing[path] = owner[path]
+            continue
+        except OSError:
+            result.unreadable.append(path)
+            continue
+        if value.startswith("sha256="):
+            wanted.append((path, stat))
+    folders = {os.path.dirname(path): name for path, name in owner.items() if not path.startswith("../")}
+    for path, entry in present.items():
+        if path in owner or path in _TOOL_FILES or not path.endswith(_CODE):
+            continue
+        folder = os.path.dirname(path)
+        while folder and folder not in folders:
+            folder = os.path.dirname(folder)
+        if not folder and "/" in path:
+            continue  # in a folder that no RECORD knows: not a wheel's package
+        result.added[path] = folders[folder] if folder else ""
+        try:
+            wanted.append((path, entry.stat()))
+        except OSError:  # a link to nowhere: still somebody's doing, with nothing to hash
+            result.hashes[path] = None
+    for path, value in hashes.many(wanted).items():
+        if path in result.added:
+            result.hashes[path] = value
+        elif value is None:
+            result.unreadable.append(path)
+        elif _encoded(value) != expected[path].rstrip("="):
+            result.edited[path] = owner[path]
+            result.hashes[path] = value
+    return result
