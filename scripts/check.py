@@ -1,10 +1,9 @@
-#!/usr/bin/env python3
 """Run groups of checks one after the other and end with one line: how many passed, how many failed.
 
-usage: scripts/check.py [--list] GROUP...     (python with the test tools: .venv/bin/python)
+usage: .venv/bin/python scripts/check.py [--list] GROUP...
 
-A check is a command that passes or fails, or a run of pytest, whose tests count one by one. Each check's output is shown
-as it comes and kept in tests/output/checks/. A check that cannot run has failed.
+A check is a command that passes or fails, or a run of pytest, whose tests count one by one. The output is shown as it
+comes and kept in tests/output/checks/. A check that cannot run has failed.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ import os
 import subprocess
 import sys
 import time
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[1]
 OUTPUT = ROOT / "tests" / "output" / "checks"
