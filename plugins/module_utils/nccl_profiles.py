@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from . import nccl_lint, servers
+from . import nccl_lint, server_env, servers
 
 FILE_NAME = "nccl.env"
+_HEADER = "# NCCL profile: "
 TOPOLOGIES = ("pcie", "nvlink", "multi_node")
 _FIELDS = ("variables", "comment", "applies_to", "extends")
 
@@ -103,43 +104,29 @@ def path(home: str, server: str) -> str:
 
 
 def render(name: str, variables: Mapping[str, str]) -> str:
-    """The file's text: a comment, then one KEY=VALUE line each, sorted. It is also a systemd EnvironmentFile.
+    """The file's text: who wrote it, then the variables as in every environment file of a server.
 
-    The variables have passed the linter, so that no value needs quotes. The same profile gives the same bytes.
+    The same profile gives the same bytes. Raises ValueError for a value that has not passed the linter.
     """
     nothing = "" if variables else "# Nothing is set: NCCL decides.\n"
-    lines = "".join(f"{key}={variables[key]}\n" for key in sorted(variables))
-    return (
-        f"# NCCL profile: {name}\n# Written by groundstate.llm.nccl_profile; changes here are lost.\n{nothing}{lines}"
+    return f"{_HEADER}{name}\n# Written by groundstate.llm.nccl_profile; changes here are lost.\n{nothing}" + (
+        server_env.render(variables)
     )
 
 
 def parse(text: str) -> tuple[str, dict[str, str]]:
-    """(name of the profile, variables) of such a file. Raises ValueError for a line that is neither."""
-    name = ""
-    variables: dict[str, str] = {}
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.startswith("# NCCL profile: "):
-            name = line[len("# NCCL profile: ") :]
-        if not line.strip() or line.startswith(("#", ";")):
-            continue
-        key, separator, value = line.partition("=")
-        if not separator or not key or key != key.strip():
-            raise ValueError(f"line {number} is not KEY=VALUE: {line!r}")
-        variables[key] = value
-    return name, variables
+    """(name of the profile, variables) of such a file."""
+    first = text.partition("\n")[0]
+    return first[len(_HEADER) :] if first.startswith(_HEADER) else "", server_env.parse(text)
 
 
 def load(home: str, server: str) -> tuple[str, dict[str, str]] | None:
     """Profile and variables that a server gets; None when no profile was written for it.
 
-    Raises ValueError naming the file for one that cannot be understood, OSError for one that cannot be read.
+    Raises ValueError for a bad server name, OSError for a file that cannot be read.
     """
-    where = path(home, server)
     try:
-        with open(where, encoding="utf-8") as source:
+        with open(path(home, server), encoding="utf-8") as source:
             return parse(source.read())
     except FileNotFoundError:
         return None
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}; write the profile again") from error

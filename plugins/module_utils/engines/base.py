@@ -75,6 +75,8 @@ class Engine:
     version_path: str | None = None
     #: Distribution in the environment whose version is the engine's.
     distribution = ""
+    #: NCCL variables that it sets in its own processes when they are unset there: not a drift from the declaration.
+    sets_nccl: frozenset[str] = frozenset()
     #: POST here empties the prefix cache; None when there is no such request.
     flush_cache_path: str | None = None
     #: Request field that carries the text of ``tokenize_path``.

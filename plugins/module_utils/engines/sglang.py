@@ -49,6 +49,7 @@ class SGLang(Engine):
     }
     info_path = "/server_info"
     distribution = "sglang"
+    sets_nccl = frozenset({"NCCL_CUMEM_ENABLE", "NCCL_NVLS_ENABLE", "NCCL_GRAPH_MIXING_SUPPORT"})
     flush_cache_path = "/flush_cache"
     tokenize_path = "/tokenize"
     supports_ignore_eos = True

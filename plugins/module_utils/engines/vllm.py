@@ -48,6 +48,8 @@ class VLLM(Engine):
     }
     version_path = "/version"
     distribution = "vllm"
+    # With a cumem graph pool, and with EPLB of a mixture of experts.
+    sets_nccl = frozenset({"NCCL_GRAPH_REGISTER", "NCCL_MAX_CTAS"})
     tokenize_path = "/tokenize"
     supports_ignore_eos = True
     supports_min_tokens = True
