@@ -90,6 +90,7 @@ class FileHashes:
                 found[path] = known[len(stamp) + 1 :]
             else:
                 unknown.append(path)
+        self.hashed += len(unknown)
         if len(unknown) > 1 and self._workers > 1:
             # hashlib lets go of the interpreter's lock while it works.
             with ThreadPoolExecutor(self._workers) as pool:
@@ -114,7 +115,6 @@ class FileHashes:
             after = os.stat(full)
         except OSError:
             return None
-        self.hashed += 1
         if _stamp(before) == _stamp(after) and _settled(after, time.time_ns()):
             self._new[path] = f"{_stamp(after)} {value}"
         return value

@@ -56,12 +56,16 @@ def interpreter(env_path: str) -> tuple[str, str, str]:
     return version, implementation, library
 
 
-def _customised(library: str | None) -> dict[str, str]:
+def _customised(library: str, unknown: Unknown) -> dict[str, str]:
     """Hashes of sitecustomize.py and usercustomize.py beside the standard library: they run before any engine."""
     found = {}
     for name in ("sitecustomize.py", "usercustomize.py"):
-        if library is not None and os.path.isfile(os.path.join(library, name)):
+        try:
             found[name] = sha256_file(os.path.join(library, name))
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            unknown[f"python_env.customised.{name}"] = f"{error.filename or library}: {error.strerror}"
     return found
 
 
@@ -73,8 +77,8 @@ def _sources(found: list[distributions.Distribution]) -> dict[str, str]:
         if not url or (one.direct_url.get("dir_info") or {}).get("editable"):
             continue
         vcs = one.direct_url.get("vcs_info") or {}
-        clean = distributions.without_credentials(url)
         if vcs:
+            clean = distributions.without_credentials(url)
             result[one.name] = f"{vcs.get('vcs', '')}+{clean}@{vcs.get('commit_id', '?')}"
     return result
 
@@ -86,13 +90,13 @@ def _names(pairs: dict[str, str]) -> list[str]:
 def read(env_path: str, cache: str | None, unknown: Unknown, verify_files: bool = True) -> dict[str, Any]:
     """The section. ``cache``: folder of the hash cache, None for none.
 
-    ``edited``, ``missing`` and ``added`` are the first ``SHOWN`` paths below site-packages, ``counts`` says how many there
-    are, ``owners`` whose they are, and ``difference_hash`` covers all of them with their content.
+    ``edited``, ``missing`` and ``added`` are the first ``SHOWN`` paths below site-packages, ``counts`` says how many
+    there are, ``owners`` whose they are, and ``difference_hash`` covers all of them with their content.
     """
     section: dict[str, Any] = {
         "python": None,
         "implementation": None,
-        "customised": {},
+        "customised": None,
         "distributions": {},
         "count": 0,
         "set_hash": None,
@@ -110,12 +114,11 @@ def read(env_path: str, cache: str | None, unknown: Unknown, verify_files: bool 
     if not env_path:
         unknown["python_env"] = "no environment was named (env_path is empty)"
         return section
-    library = None
     try:
         section["python"], section["implementation"], library = interpreter(env_path)
+        section["customised"] = _customised(library, unknown)
     except OSError as error:
         unknown["python_env.python"] = str(error)
-    section["customised"] = _customised(library)
     sites = site_folders(env_path)
     if not sites:
         unknown["python_env.distributions"] = f"no lib/python3*/site-packages below {env_path}"

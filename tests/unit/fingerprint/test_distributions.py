@@ -1,0 +1,145 @@
+"""Files that differ from what the wheels installed."""
+
+from __future__ import annotations
+
+import compileall
+import os
+from pathlib import Path
+
+from ansible_collections.groundstate.llm.plugins.module_utils.file_hashes import FileHashes
+from ansible_collections.groundstate.llm.plugins.module_utils.fingerprint import distributions
+
+
+def compared(site, cache=None):
+    found = distributions.installed(str(site.path))
+    hashes = FileHashes(str(site.path), str(cache) if cache else None)
+    result = distributions.compare(str(site.path), found, hashes)
+    hashes.save()
+    return result
+
+
+def test_lists_names_as_pep_503_and_versions(site):
+    found = distributions.installed(str(site.path))
+    assert {one.name: one.version for one in found} == {
+        "sglang": "0.5.23",
+        "typing-extensions": "4.15.0",
+        "nvidia-nccl-cu13": "2.30.7",
+        "nvidia-cuda": "13.0",
+    }
+
+
+def test_an_untouched_environment_differs_in_nothing(site):
+    result = compared(site)
+    assert (result.edited, result.missing, result.added, result.unreadable) == ({}, {}, {}, [])
+    # 4 of sglang, its LICENSE in share/, 1 + 2 + 1 of the others and four METADATA files
+    assert result.files == 13
+
+
+def test_names_edited_missing_and_added_files_with_their_distribution(site):
+    (site.path / "sglang/srt/managers/scheduler.py").write_text("y = 3\n")
+    (site.path / "nvidia/nccl/lib/libnccl.so.2").write_text("other")
+    (site.path / "sglang/srt/managers/io.py").unlink()
+    (site.path / "sglang/srt/patch.py").write_text("import os\n")
+    (site.path / "sglang/srt/new/deeper").mkdir(parents=True)
+    (site.path / "sglang/srt/new/deeper/more.so").write_text("binary")
+    (site.path / "nvidia/nccl/lib/extra.so").write_text("binary")
+    (site.path / "sitecustomize.py").write_text("import sglang\n")
+    (site.path / "zz_hook.pth").write_text("import zz\n")
+    result = compared(site)
+    assert result.edited == {
+        "sglang/srt/managers/scheduler.py": "sglang",
+        "nvidia/nccl/lib/libnccl.so.2": "nvidia-nccl-cu13",
+    }
+    assert result.missing == {"sglang/srt/managers/io.py": "sglang"}
+    assert result.added == {
+        "sglang/srt/patch.py": "sglang",
+        "sglang/srt/new/deeper/more.so": "sglang",
+        "nvidia/nccl/lib/extra.so": "nvidia-nccl-cu13",
+        "sitecustomize.py": "",
+        "zz_hook.pth": "",
+    }
+    assert set(result.hashes) == set(result.edited) | set(result.added)
+    assert all(len(value) == 64 for value in result.hashes.values())
+
+
+def test_an_edit_that_keeps_size_and_mtime_is_found(site, tmp_path):
+    target = site.path / "sglang/srt/engine.py"
+    compared(site, tmp_path / "cache")
+    before = os.stat(target)
+    target.write_text("x = 9\n")
+    os.utime(target, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert os.stat(target).st_mtime_ns == before.st_mtime_ns
+    assert compared(site, tmp_path / "cache").edited == {"sglang/srt/engine.py": "sglang"}
+
+
+def test_byte_code_scripts_installer_files_and_data_are_no_alarm(site):
+    compileall.compile_dir(str(site.path), quiet=2)
+    (site.path / "sglang/srt/stale.pyc").write_text("byte code")
+    (site.path / "../../../bin/sglang").write_text("#!/the/environments/python\n")
+    (site.path / "sglang-0.5.23.dist-info/INSTALLER").write_text("uv")
+    (site.path / "sglang-0.5.23.dist-info/REQUESTED").write_text("")
+    (site.path / "sglang/config.json").write_text("{}")
+    (site.path / "_virtualenv.py").write_text("# made with the environment\n")
+    result = compared(site)
+    assert (result.edited, result.missing, result.added) == ({}, {}, {})
+
+
+def test_packages_without_record_are_listed_and_their_files_are_not_called_added(site):
+    site.install("vllm", "0.32.0+cpu", {"vllm/__init__.py": "", "vllm/worker.py": "w = 1\n"}, record=False)
+    found = distributions.installed(str(site.path))
+    assert [one.name for one in found if one.record is None] == ["vllm"]
+    assert compared(site).added == {}
+
+
+def test_a_linked_folder_is_not_followed_in_circles(site):
+    os.symlink(site.path, site.path / "sglang" / "loop")
+    result = compared(site)
+    assert (result.edited, result.missing, result.added) == ({}, {}, {})
+
+
+def test_a_link_to_nowhere_counts_as_missing_and_a_strange_one_as_added(site):
+    target = site.path / "sglang/srt/engine.py"
+    target.unlink()
+    os.symlink("/nowhere/at/all.py", target)
+    os.symlink("/nowhere/at/all.py", site.path / "sglang/dangling.py")
+    result = compared(site)
+    assert result.missing == {"sglang/srt/engine.py": "sglang"}
+    assert result.added == {"sglang/dangling.py": "sglang"}
+    assert result.hashes == {"sglang/dangling.py": None}
+
+
+def test_a_damaged_record_is_not_fatal(site):
+    info = site.path / "sglang-0.5.23.dist-info"
+    (info / "RECORD").write_bytes(b'sglang/__init__.py,sha256=zzz,0\n"unclosed,\n\xff\xfe,\n,,\nsglang/srt/engine.py\n')
+    result = compared(site)
+    # A hash that is no hash differs from the file's; what the damaged list no longer has is not called edited.
+    assert result.edited == {"sglang/__init__.py": "sglang"}
+
+
+def test_egg_info_gives_name_and_version_but_cannot_be_verified(site):
+    folder = site.path / "old_thing-1.2.egg-info"
+    folder.mkdir()
+    (folder / "PKG-INFO").write_text("Metadata-Version: 1.0\nName: Old.Thing\nVersion: 1.2\n")
+    (site.path / "single-3.egg-info").write_text("Metadata-Version: 1.0\nName: single\nVersion: 3\n")
+    found = {one.name: one for one in distributions.installed(str(site.path))}
+    assert (found["old-thing"].version, found["old-thing"].record) == ("1.2", None)
+    assert found["single"].version == "3"
+
+
+def test_credentials_never_stay_in_an_address():
+    url = "https://user:token@git.example.com:8443/org/repo.git"
+    assert distributions.without_credentials(url) == "https://git.example.com:8443/org/repo.git"
+    assert distributions.without_credentials("file:///src/x") == "file:///src/x"
+
+
+def test_the_cache_is_asked_the_second_time(site, tmp_path: Path, monkeypatch):
+    # A file that was changed just now is not remembered: let it be long ago.
+    monkeypatch.setattr("time.time_ns", lambda: os.stat(site.path).st_ctime_ns + 3_600_000_000_000)
+    found = distributions.installed(str(site.path))
+    counts = []
+    for _ in range(2):
+        hashes = FileHashes(str(site.path), str(tmp_path / "cache"))
+        distributions.compare(str(site.path), found, hashes)
+        hashes.save()
+        counts.append(hashes.hashed)
+    assert counts == [13, 0]
