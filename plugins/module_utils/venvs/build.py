@@ -1,0 +1,263 @@
+# Copyright: Groundstate contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Bring an environment to what is declared: look, plan, build beside, verify, switch."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from .. import files
+from . import installers, interpreters, requirements, running
+from .extras import Extras
+from .extras import apply as apply_extras
+from .extras import names as extra_names
+from .installers import Sources
+from .interpreters import Interpreter
+from .requirements import Requirement
+from .store import Store
+
+# What "python -m venv" itself puts there.
+_TOOLS = ("pip", "setuptools", "wheel")
+
+_IMPORT = """
+import importlib, sys
+for one in sys.argv[1:]:
+    module, _, name = one.partition(":")
+    try:
+        found = importlib.import_module(module)
+        if name:
+            getattr(found, name)
+    except BaseException as error:
+        print(f"{one}: {type(error).__name__}: {error}")
+        sys.exit(1)
+"""
+
+
+class EnvError(Exception):
+    """What went wrong, as one message for a person."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """The declaration of an environment."""
+
+    path: str
+    requirements: str
+    python: str = interpreters.AUTO
+    python_range: str = ""
+    extras: Extras = field(default_factory=Extras)
+    forbidden: tuple[str, ...] = ()
+    imports: tuple[str, ...] = ()
+    installer: str = "auto"
+    sources: Sources = field(default_factory=Sources)
+    size_mib: int = 0
+    keep: int = 2
+    timeout_s: float = 1800.0
+
+
+@dataclass
+class Plan:
+    """What there is and what has to be done."""
+
+    items: list[Requirement]
+    interpreter: Interpreter
+    key: str  # digest that names the folder: lock, Python, platform
+    hash: str  # digest of the whole declaration
+    folder: str
+    current: str | None  # folder in use
+    before: dict[str, Any]  # its manifest
+    action: str  # none, extras, switch, build
+    changes: list[str]
+
+    @property
+    def changed(self) -> bool:
+        return self.action != "none"
+
+
+def site_packages(folder: str, version: str) -> str:
+    """Where an environment of this Python version ("3.11.7") has its distributions."""
+    return os.path.join(folder, "lib", "python" + ".".join(version.split(".")[:2]), "site-packages")
+
+
+def distributions(site: str) -> dict[str, str]:
+    """Normal name -> version of what is installed, read from the folders' names; aliases of ours included."""
+    found = {}
+    for entry in sorted(os.listdir(site)) if os.path.isdir(site) else []:
+        stem, dot, kind = entry.rpartition(".")
+        name, dash, version = stem.partition("-")
+        if dot and dash and kind == "dist-info":
+            found[requirements.normal(name)] = version
+    return found
+
+
+def plan(spec: Spec) -> Plan:
+    """Find out what has to be done; changes nothing. Raises EnvError."""
+    try:
+        spec.extras.check()
+        requirements.check_range(spec.python_range)
+        items = requirements.parse(spec.requirements)
+        unwanted = {requirements.normal(name) for name in spec.forbidden} & {item.name for item in items}
+        if unwanted:
+            raise ValueError(f"the lock holds what it forbids itself: {', '.join(sorted(unwanted))}")
+        store = Store(spec.path)
+        store.check()
+        current = store.current()
+        before = (store.manifest(current) if current else None) or {}
+        interpreter = interpreters.find(spec.python, spec.python_range, before.get("interpreter"))
+        key = files.digest([sorted(item.text for item in items), interpreter.tag, interpreter.platform])
+        folder = store.folder(key[:8])
+        whole = files.digest([key, spec.extras.as_dict()])
+        made = Plan(items, interpreter, key, whole, folder, current, before, "build", [])
+        there = store.manifest(folder)
+        if there and there.get("key") == key and os.path.exists(os.path.join(folder, "bin", "python")):
+            site = site_packages(folder, there["interpreter"]["version"])
+            todo = apply_extras(spec.extras, folder, site, there["distributions"], there["extras"], dry=True)
+            made.changes = todo
+            made.action = "switch" if current != folder else "extras" if todo else "none"
+    except (ValueError, OSError, KeyError) as error:
+        raise EnvError(str(error)) from error
+    return made
+
+
+def ensure(spec: Spec) -> tuple[Plan, dict[str, Any]]:
+    """Do what the plan says; returns the plan as it was and the manifest. Raises EnvError."""
+    made = plan(spec)
+    if not made.changed:
+        return made, made.before
+    store = Store(spec.path)
+    try:
+        with store.locked(spec.timeout_s) as lock:
+            made = plan(spec)  # another run may have done it meanwhile
+            manifest = _build(spec, made, store, lock) if made.action == "build" else _refresh(spec, made, store)
+            if made.current != made.folder:
+                store.switch(made.folder)
+            store.prune(spec.keep)
+    except (OSError, TimeoutError, ValueError) as error:
+        hint = " " + installers.remedy(str(error)) if getattr(error, "errno", 0) == 28 else ""
+        raise EnvError(f"{spec.path}: {error}.{hint}") from error
+    return made, manifest
+
+
+def _refresh(spec: Spec, made: Plan, store: Store) -> dict[str, Any]:
+    """Bring the extras of a finished environment up to date."""
+    manifest = dict(store.manifest(made.folder) or {})
+    if made.action == "none":
+        return manifest
+    site = site_packages(made.folder, manifest["interpreter"]["version"])
+    known = manifest["distributions"]
+    apply_extras(spec.extras, made.folder, site, known, manifest["extras"])
+    manifest.update(hash=made.hash, extras=extra_names(spec.extras, known))
+    store.update(made.folder, manifest)
+    return manifest
+
+
+def _build(spec: Spec, made: Plan, store: Store, lock: int) -> dict[str, Any]:
+    started = time.monotonic()
+    kind, program = installers.choose(spec.installer)
+    _check_space(spec)
+    store.begin(made.folder)
+    try:
+        site = site_packages(made.folder, made.interpreter.version)
+        _install(spec, made, kind, program, lock, started)
+        have = distributions(site)
+        locked = {item.name for item in made.items}
+        problems = requirements.differences(made.items, have)
+        problems += [f"{name} {have[name]} is there, the lock forbids it" for name in spec.forbidden if name in have]
+        if problems:
+            raise EnvError(f"{spec.path}: the installation does not match the lock: {'; '.join(problems)}")
+        have = {name: version for name, version in have.items() if name in locked or name not in _TOOLS}
+        apply_extras(spec.extras, made.folder, site, have, {})
+        _check_imports(spec, made, lock)
+        manifest = {
+            "key": made.key,
+            "hash": made.hash,
+            "interpreter": made.interpreter.as_dict(),
+            "installer": kind,
+            "distributions": have,
+            "extras": extra_names(spec.extras, have),
+            "made_at": round(time.time(), 3),
+            "seconds": round(time.monotonic() - started, 3),
+        }
+        store.finish(made.folder, manifest)
+    except BaseException:
+        # The environment in use is untouched; a part of a new one would only fill the disk.
+        store.remove(made.folder)
+        raise
+    return manifest
+
+
+def _install(spec: Spec, made: Plan, kind: str, program: str, lock: int, started: float) -> None:
+    settings = installers.pip_settings(made.interpreter.executable)
+    changes = installers.uv_environment(settings, dict(os.environ)) if kind == "uv" else {}
+    for path, text in installers.inputs(made.folder, kind, made.items).items():
+        files.write_atomic(path, text)
+    log = os.path.join(made.folder, "install.log")
+    python = made.interpreter.executable
+    for step in installers.steps(kind, program, python, made.folder, made.items, spec.sources):
+        left = max(1.0, spec.timeout_s - (time.monotonic() - started))
+        environment = running.clean_environment({**step.environment, **changes})
+        try:
+            running.run(step.argv, environment, log, left, lock)
+        except running.Failed as error:
+            output = installers.without_passwords(error.output)
+            raise EnvError(
+                f"{spec.path}: could not {step.what} with {kind} for Python {made.interpreter.version} ({error}).\n"
+                f"{output}\nAsked: {installers.describe(spec.sources, settings)}. {installers.remedy(output)}"
+            ) from error
+
+
+def _check_imports(spec: Spec, made: Plan, lock: int) -> None:
+    """Prove with the new interpreter that the engine can be imported."""
+    if not spec.imports:
+        return
+    python = os.path.join(made.folder, "bin", "python")
+    log = os.path.join(made.folder, "install.log")
+    try:
+        argv = [python, "-I", "-c", _IMPORT, *spec.imports]
+        running.run(argv, running.clean_environment({}), log, 600.0, lock)
+    except running.Failed as error:
+        raise EnvError(f"{spec.path}: installed as locked, but it cannot be imported ({error}).\n{error.output}") from error
+
+
+def _check_space(spec: Spec) -> None:
+    folder = spec.path
+    while not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    free = shutil.disk_usage(folder).free >> 20
+    if free < spec.size_mib:
+        raise EnvError(
+            f"{spec.path}: {free} MiB are free at {folder}, the environment needs about {spec.size_mib} MiB: free some "
+            "space, or put ml_env_path elsewhere"
+        )
+
+
+def remove(path: str, dry: bool, timeout_s: float = 60.0) -> list[str]:
+    """Remove all environments of a path; returns what was (or would be) removed. Raises EnvError."""
+    store = Store(path)
+    try:
+        store.check()
+        found = ([path] if os.path.islink(path) else []) + store.folders()
+        if not found or dry:
+            return found
+        with store.locked(timeout_s):
+            return store.remove_all()
+    except (ValueError, OSError, TimeoutError) as error:
+        raise EnvError(str(error)) from error
+
+
+def listing(known: dict[str, str], extras: dict[str, list[str]] | None) -> str:
+    """An environment as text, one line a distribution, for a diff."""
+    lines = [f"{name}=={version}" for name, version in sorted(known.items())]
+    for kind, names in sorted((extras or {}).items()):
+        lines += [f"{kind}: {name}" for name in names]
+    return "".join(line + "\n" for line in lines)
+
+
+def after(made: Plan, spec: Spec) -> str:
+    """The declared environment in the form of :func:`listing`."""
+    known = {item.name: item.version for item in made.items}
+    return listing(known, extra_names(spec.extras, known))

@@ -1,0 +1,236 @@
+# Copyright: Groundstate contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""uv and pip: their command lines, their settings, and what their errors mean."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+
+from .requirements import Requirement, render
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where distributions come from; what is empty is left to the host's settings of pip or uv."""
+
+    index_url: str = ""
+    extra_index_urls: tuple[str, ...] = ()
+    find_links: tuple[str, ...] = ()
+    torch_index: str = ""  # one more index, for builds of torch that the main one does not have
+
+    @property
+    def extras(self) -> list[str]:
+        return [*self.extra_index_urls, *([self.torch_index] if self.torch_index else [])]
+
+    def secrets(self) -> list[str]:
+        """Passwords that stand in the URLs."""
+        urls = [self.index_url, *self.extras, *self.find_links]
+        return [match[1] for url in urls for match in [re.match(r"^[a-z+]+://[^/@]*?:([^/@]+)@", url)] if match]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command of an installation."""
+
+    what: str
+    argv: list[str]
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def find_uv() -> str | None:
+    """A uv that runs: beside the running interpreter, beside its base, or on PATH (a shim may lead nowhere)."""
+    beside = [os.path.join(os.path.dirname(path), "uv") for path in (sys.executable, os.path.realpath(sys.executable))]
+    for path in [*beside, shutil.which("uv")]:
+        if path and os.access(path, os.X_OK):
+            try:
+                done = subprocess.run([path, "--version"], capture_output=True, timeout=20, check=False, cwd="/")
+            except (OSError, subprocess.TimeoutExpired):
+                continue
+            if done.returncode == 0:
+                return path
+    return None
+
+
+def choose(installer: str) -> tuple[str, str]:
+    """(kind, program) for ``auto``, ``uv``, ``pip`` or the path of a uv. Raises ValueError."""
+    if installer == "pip":
+        return "pip", ""
+    if installer not in ("auto", "uv"):
+        if not os.access(installer, os.X_OK):
+            raise ValueError(f"installer {installer}: no such program on this host; use auto, uv, pip or a path of uv")
+        return "uv", installer
+    found = find_uv()
+    if found is None and installer == "uv":
+        raise ValueError("uv is not on this host: install it, or set the installer to auto or pip")
+    return ("uv", found) if found else ("pip", "")
+
+
+def steps(kind: str, program: str, python: str, folder: str, items: list[Requirement], sources: Sources) -> list[Step]:
+    """The commands that make an environment in ``folder`` and fill it; the files are named in :func:`inputs`.
+
+    Wheels only (nothing is compiled on a host) and no resolver (the lock is complete).
+    """
+    inside = os.path.join(folder, "bin", "python")
+    places: list[str] = []
+    if sources.index_url:
+        places += ["--index-url", sources.index_url]
+    for url in sources.extras:
+        places += ["--extra-index-url", url]
+    for place in sources.find_links:
+        places += ["--find-links", place]
+    common = ["--no-deps", "--only-binary", ":all:", *places]
+    names = sorted(inputs(folder, kind, items))
+    if kind == "uv":
+        base = {
+            "UV_PYTHON_DOWNLOADS": "never",
+            # Not hard links: a file that somebody edits in place would change uv's cache, and with it every
+            # environment made later. Reflinks where the file system has them, else copies.
+            "UV_LINK_MODE": "clone",
+            # Every line is pinned (and nearly all are hashed), so any index may serve it.
+            "UV_INDEX_STRATEGY": "unsafe-best-match",
+            "UV_NO_PROGRESS": "1",
+        }
+        made = [Step("make the environment", [program, "venv", "--allow-existing", "--python", python, folder], base)]
+        for name in names:
+            argv = [program, "pip", "install", "--python", inside, *common, "-r", name]
+            made.append(Step("install the lock", argv, base))
+        return made
+    base = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_PROGRESS_BAR": "off"}
+    made = [Step("make the environment", [python, "-m", "venv", folder], base)]
+    for name in names:
+        made.append(Step("install the lock", [inside, "-m", "pip", "install", *common, "-r", name], base))
+    return made
+
+
+def inputs(folder: str, kind: str, items: list[Requirement]) -> dict[str, str]:
+    """Path -> text of the requirements files. pip wants hashes for all lines of a run or for none, hence two."""
+    if kind == "uv":
+        groups = {"lock.txt": items}
+    else:
+        groups = {
+            "lock-hashed.txt": [item for item in items if item.hashed],
+            "lock-plain.txt": [item for item in items if not item.hashed],
+        }
+    return {os.path.join(folder, name): render(group) for name, group in groups.items() if group}
+
+
+# --- settings ------------------------------------------------------------------------------------
+
+# pip's setting -> the variable(s) of uv that mean the same. uv does not read pip's configuration.
+_SAME = {
+    "index-url": ("UV_DEFAULT_INDEX", "UV_INDEX_URL"),
+    "extra-index-url": ("UV_INDEX", "UV_EXTRA_INDEX_URL"),
+    "find-links": ("UV_FIND_LINKS",),
+    "no-index": ("UV_NO_INDEX",),
+    "cert": ("SSL_CERT_FILE",),
+    "timeout": ("UV_HTTP_TIMEOUT",),
+    "default-timeout": ("UV_HTTP_TIMEOUT",),
+    "trusted-host": ("UV_INSECURE_HOST",),
+    "proxy": ("ALL_PROXY", "HTTPS_PROXY", "https_proxy", "all_proxy"),
+}
+
+
+def parse_pip_config(text: str) -> dict[str, str]:
+    """The settings that ``pip config list`` prints: the environment's over [install] over [global]."""
+    ranks = {"global": 0, "install": 1, ":env:": 2}
+    found: dict[str, tuple[int, str]] = {}
+    for line in text.splitlines():
+        section, _, rest = line.partition(".")
+        key, separator, value = rest.partition("=")
+        if not separator or section not in ranks:
+            continue
+        try:
+            plain = str(ast.literal_eval(value))
+        except (ValueError, SyntaxError):
+            continue
+        if key not in found or ranks[section] >= found[key][0]:
+            found[key] = (ranks[section], " ".join(plain.split()))
+    return {key: value for key, (_rank, value) in found.items()}
+
+
+def pip_settings(python: str) -> dict[str, str]:
+    """pip's settings on this host as the interpreter's pip tells them; only the environment's when it has no pip."""
+    try:
+        done = subprocess.run(
+            [python, "-m", "pip", "config", "list"], capture_output=True, text=True, timeout=30, check=False, cwd="/"
+        )
+        if done.returncode == 0:
+            return parse_pip_config(done.stdout)
+    except (OSError, subprocess.TimeoutExpired):
+        pass
+    return {key[4:].lower().replace("_", "-"): value for key, value in os.environ.items() if key.startswith("PIP_")}
+
+
+def uv_environment(settings: dict[str, str], present: dict[str, str]) -> dict[str, str]:
+    """Variables for uv that say what pip's settings say, where the host says nothing of its own to uv."""
+    made = {}
+    for key, names in _SAME.items():
+        value = settings.get(key, "").strip()
+        if not value or any(present.get(name) for name in names):
+            continue
+        if key == "find-links":
+            value = ",".join(value.split())  # uv separates them by commas, since a path may hold a space
+        made[names[0]] = value
+    return made
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+_NETWORK = re.compile(
+    r"dns error|name resolution|Name or service not known|Connection refused|Could not connect|NewConnectionError"
+    r"|ConnectTimeout|timed out|network is unreachable|error sending request|Failed to fetch|ProxyError|SSLError"
+    r"|certificate",
+    re.IGNORECASE,
+)
+_MISSING = re.compile(
+    r"No matching distribution|No solution found|was not found in the (package registry|provided package locations)"
+    r"|no version of|has no (usable )?wheels|no wheels with a matching|has no publicly",
+    re.IGNORECASE,
+)
+
+
+def remedy(output: str) -> str:
+    """What to do about a failed installation, from the installer's output; a full sentence."""
+    flat = " ".join(output.split())
+    if "No space left on device" in flat:
+        return "The disk is full: free some space there (and in the installer's cache), or put ml_env_path elsewhere."
+    if re.search(r"ensurepip|python3?[\w.]*-venv", flat):
+        return "This Python cannot make environments: install its venv package (python3-venv on Debian and Ubuntu) or uv."
+    if re.search(r"hash mismatch|HASHES|DO NOT MATCH", flat):
+        return "An index served another file than the one locked: do not use that index before you know why."
+    if re.search(r"torch\S*\+cpu|torch==", flat) and _MISSING.search(flat):
+        return (
+            "The CPU build of torch is on no index that this host uses: set ml_env_torch_index to PyTorch's index of CPU "
+            "wheels, or ml_env_find_links to a folder with the wheel."
+        )
+    if _MISSING.search(flat):
+        return (
+            "No index that this host uses has it for this Python and platform: set ml_env_index_url, "
+            "ml_env_extra_index_urls or ml_env_find_links."
+        )
+    if _NETWORK.search(flat):
+        return (
+            "This host cannot reach its package index: set HTTPS_PROXY, ml_env_index_url (or PIP_INDEX_URL on the host), "
+            "or ml_env_find_links to a folder with the wheels."
+        )
+    return "See the installer's words above."
+
+
+def without_passwords(text: str) -> str:
+    """A text whose URLs have no credentials."""
+    return re.sub(r"(\w+://)[^/\s@]+@", r"\1***@", text)
+
+
+def describe(sources: Sources, settings: dict[str, str]) -> str:
+    """The places that were asked, for an error message."""
+    main = sources.index_url or settings.get("index-url") or os.environ.get("UV_DEFAULT_INDEX") or "the default index"
+    more = [*sources.extras, *settings.get("extra-index-url", "").split()]
+    links = [*sources.find_links, *settings.get("find-links", "").split()]
+    said = main + (f", and {', '.join(more)}" if more else "") + (f"; files in {', '.join(links)}" if links else "")
+    return without_passwords(said)

@@ -1,0 +1,292 @@
+#!/usr/bin/python
+# Copyright: Groundstate contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: python_env
+short_description: A Python environment exactly as locked
+version_added: 0.1.0
+author: Groundstate contributors (@groundstate)
+description:
+  - Makes a virtual environment from exactly pinned requirements, without a resolver and from wheels only, proves that
+    what was installed is what was locked and that it can be imported, and only then switches O(path) to it.
+  - O(path) is a symbolic link to a folder beside it. A new environment is built beside the one in use, which stays for
+    servers that still run from it and for the way back. A build that was killed or that failed leaves it untouched.
+  - Nothing is done when lock, Python and platform are those of the environment in use; that takes some milliseconds.
+options:
+  path:
+    description: Where the environment is found. Something that was not made by this module is refused.
+    type: path
+    required: true
+  state:
+    description:
+      - V(present) makes the environment, V(absent) removes it with those that were kept.
+    type: str
+    choices: [present, absent]
+    default: present
+  requirements:
+    description:
+      - The lock as text, one C(name==version) a line, with C(--hash) options where the origin of a file must not matter.
+      - Required with O(state=present). Indexes do not belong here.
+    type: str
+  python:
+    description:
+      - Path or name of the Python that the environment is made for.
+      - V(auto) keeps the one it was made for, else takes the Python that runs this module, else the newest on the
+        host's search path; always within O(python_range).
+    type: str
+    default: auto
+  python_range:
+    description: Versions that the lock is for, for example C(>=3.10,<3.15). Empty means all.
+    type: str
+    default: ""
+  scripts:
+    description: Programs to put into C(bin/), name and text; they run with the environment's Python.
+    type: dict
+    default: {}
+  links:
+    description:
+      - Links to make in C(models/), name and path below C(site-packages), for model files that came as a package.
+    type: dict
+    default: {}
+  dist_info_aliases:
+    description: Second names under which the version of an installed distribution can be asked for.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      name:
+        description: The second name.
+        type: str
+        required: true
+      distribution:
+        description: The distribution whose version it gets.
+        type: str
+        required: true
+      local_version:
+        description: Local part to add to the version when it has none, without the plus sign.
+        type: str
+        default: ""
+  forbidden:
+    description: Distributions that must be neither in the lock nor in the environment.
+    type: list
+    elements: str
+    default: []
+  imports:
+    description: Modules, or C(module:attribute), that must be importable before the environment is used.
+    type: list
+    elements: str
+    default: []
+  installer:
+    description:
+      - V(uv), V(pip), the path of a uv, or V(auto) for uv where it runs and pip elsewhere.
+      - uv is told what pip's settings on the host say about indexes, certificates and proxies, unless it has its own.
+    type: str
+    default: auto
+  index_url:
+    description: Package index to use instead of the host's.
+    type: str
+    default: ""
+  extra_index_urls:
+    description: Further indexes.
+    type: list
+    elements: str
+    default: []
+  find_links:
+    description: Folders or pages with wheels.
+    type: list
+    elements: str
+    default: []
+  torch_index:
+    description: One more index, for builds of torch that the others do not have.
+    type: str
+    default: ""
+  size_mib:
+    description: Space the environment needs, in MiB. With less free it is refused before anything is downloaded.
+    type: int
+    default: 0
+  keep:
+    description: How many environments stay, the one in use included.
+    type: int
+    default: 2
+  timeout_s:
+    description: Seconds that a build may take.
+    type: int
+    default: 1800
+attributes:
+  check_mode:
+    support: full
+    description: Says what would be made and changes nothing.
+  diff_mode:
+    support: full
+    description: Shows the distributions before and after.
+"""
+
+EXAMPLES = r"""
+- name: Make the environment of an engine
+  groundstate.llm.python_env:
+    path: /srv/groundstate/envs/llama_cpp
+    python: python3.12
+    requirements: "{{ lookup('ansible.builtin.file', 'requirements.txt') }}"
+    imports: [xllamacpp]
+
+- name: Make it without an internet connection
+  groundstate.llm.python_env:
+    path: /srv/groundstate/envs/llama_cpp
+    requirements: "{{ lookup('ansible.builtin.file', 'requirements.txt') }}"
+    find_links: [/srv/wheels]
+"""
+
+RETURN = r"""
+path:
+  description: Where the environment is found.
+  type: str
+  returned: always
+python:
+  description: Its interpreter.
+  type: str
+  returned: when state is present
+hash:
+  description: Hash of lock, Python, platform, scripts, links and second names.
+  type: str
+  returned: when state is present
+folder:
+  description: The real folder behind the path.
+  type: str
+  returned: when state is present
+installed:
+  description: Number of distributions.
+  type: int
+  returned: when state is present
+python_version:
+  description: Version of the interpreter.
+  type: str
+  returned: when state is present
+changes:
+  description: What was changed, or would be in check mode.
+  type: list
+  elements: str
+  returned: always
+seconds:
+  description: Duration of this call.
+  type: float
+  returned: always
+"""
+
+import time
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ..module_utils.venvs import build
+from ..module_utils.venvs.extras import Alias, Extras
+from ..module_utils.venvs.installers import Sources
+from ..module_utils.venvs.requirements import normal
+
+
+def specification(params: dict) -> build.Spec:
+    """The declaration of the environment in the form of module_utils."""
+    aliases = tuple(
+        Alias(one["name"], normal(one["distribution"]), one["local_version"]) for one in params["dist_info_aliases"]
+    )
+    return build.Spec(
+        path=params["path"].rstrip("/"),
+        requirements=params["requirements"] or "",
+        python=params["python"],
+        python_range=params["python_range"],
+        extras=Extras(
+            {name: str(text) for name, text in params["scripts"].items()},
+            {name: str(target) for name, target in params["links"].items()},
+            aliases,
+        ),
+        forbidden=tuple(normal(name) for name in params["forbidden"]),
+        imports=tuple(params["imports"]),
+        installer=params["installer"],
+        sources=Sources(
+            params["index_url"], tuple(params["extra_index_urls"]), tuple(params["find_links"]), params["torch_index"]
+        ),
+        size_mib=params["size_mib"],
+        keep=max(1, params["keep"]),
+        timeout_s=float(params["timeout_s"]),
+    )
+
+
+def describe(plan: build.Plan) -> list[str]:
+    """What a plan does, for people."""
+    if plan.action == "build":
+        return [f"{plan.folder} made with {len(plan.items)} distributions for Python {plan.interpreter.version}"]
+    if plan.action == "switch":
+        return [f"switched to {plan.folder}, which was there", *plan.changes]
+    return plan.changes
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "path": {"type": "path", "required": True},
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "requirements": {"type": "str"},
+            "python": {"type": "str", "default": "auto"},
+            "python_range": {"type": "str", "default": ""},
+            "scripts": {"type": "dict", "default": {}},
+            "links": {"type": "dict", "default": {}},
+            "dist_info_aliases": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    "name": {"type": "str", "required": True},
+                    "distribution": {"type": "str", "required": True},
+                    "local_version": {"type": "str", "default": ""},
+                },
+            },
+            "forbidden": {"type": "list", "elements": "str", "default": []},
+            "imports": {"type": "list", "elements": "str", "default": []},
+            "installer": {"type": "str", "default": "auto"},
+            "index_url": {"type": "str", "default": ""},
+            "extra_index_urls": {"type": "list", "elements": "str", "default": []},
+            "find_links": {"type": "list", "elements": "str", "default": []},
+            "torch_index": {"type": "str", "default": ""},
+            "size_mib": {"type": "int", "default": 0},
+            "keep": {"type": "int", "default": 2},
+            "timeout_s": {"type": "int", "default": 1800},
+        },
+        required_if=[("state", "present", ["requirements"])],
+        supports_check_mode=True,
+    )
+    started = time.monotonic()
+    spec = specification(module.params)
+    # An index's password must not come back in a result or a message.
+    module.no_log_values.update(spec.sources.secrets())
+    try:
+        if module.params["state"] == "absent":
+            removed = build.remove(spec.path, module.check_mode)
+            result = {"changed": bool(removed), "path": spec.path, "changes": [f"{one} removed" for one in removed]}
+            result["diff"] = {"before": "".join(one + "\n" for one in removed), "after": ""}
+        else:
+            if module.check_mode:
+                plan, manifest = build.plan(spec), {}
+            else:
+                plan, manifest = build.ensure(spec)
+            known = manifest.get("distributions") or {item.name: item.version for item in plan.items}
+            result = {
+                "changed": plan.changed,
+                "path": spec.path,
+                "python": f"{spec.path}/bin/python",
+                "hash": plan.hash,
+                "folder": plan.folder,
+                "installed": len(known),
+                "python_version": plan.interpreter.version,
+                "changes": describe(plan),
+            }
+            if module._diff and plan.changed:
+                before = build.listing(plan.before.get("distributions", {}), plan.before.get("extras"))
+                result["diff"] = {"before": before, "after": build.after(plan, spec), "before_header": spec.path}
+    except build.EnvError as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(**result, seconds=round(time.monotonic() - started, 3))
+
+
+if __name__ == "__main__":
+    main()
