@@ -48,6 +48,7 @@ class ServerRecord:
     served_model_name: str = ""
     tensor_parallel: int = 1
     env_path: str = ""
+    env_hash: str = ""  # of groundstate-env.json, "" when the environment is not ours
     launcher: str = "process"  # process, systemd
     unit: str = ""
     pid: int = 0

@@ -32,10 +32,11 @@ class Phase:
 
 @dataclass(frozen=True)
 class Request:
-    """An HTTP request to a server: body None means GET."""
+    """An HTTP request to a server: body None means GET. ``timeout_s`` is the patience that makes sense for it."""
 
     path: str
     body: dict[str, Any] | None = None
+    timeout_s: float = 10.0
 
 
 class Engine:
@@ -53,14 +54,18 @@ class Engine:
     phases: tuple[Phase, ...] = ()
     #: Whether a log line belongs to the process whose lines tell the phases (others repeat them out of step).
     leader_pattern = ""
-    #: Group 1 is a local time in the format ``stamp_format``; "" when lines carry none.
+    #: Group 1 is a local time in the format ``stamp_format``, group 2 (optional) a fraction such as ".123"; "" when
+    #: lines carry none.
     stamp_pattern = ""
     stamp_format = "%Y-%m-%d %H:%M:%S"
+    #: Seconds by which a line may have been written later than its stamp says.
+    stamp_resolution_s = 1.0
 
     #: Seconds between SIGTERM and SIGKILL.
     term_grace_s = 15.0
 
     health_path = "/health"
+    health_timeout_s = 5.0
     models_path = "/v1/models"
     completions_path = "/v1/completions"
     chat_path = "/v1/chat/completions"
@@ -183,17 +188,23 @@ class Engine:
         if not found:
             return None
         try:
-            return time.mktime(time.strptime(found.group(1), self.stamp_format))
+            whole = time.mktime(time.strptime(found.group(1), self.stamp_format))
+            return whole + (float(found.group(2)) if found.re.groups > 1 else 0.0)
         except (ValueError, OverflowError):
             return None
 
     # --- requests --------------------------------------------------------------------------------
 
+    def health_probe(self) -> Request:
+        """The request whose 200 says that the engine itself thinks it is well."""
+        return Request(self.health_path, timeout_s=self.health_timeout_s)
+
     def completion_probe(self, declaration: dict[str, Any], tokens: int = 2) -> Request:
         """The smallest request that proves that tokens are generated."""
         body = {"model": self.served_name(declaration), "prompt": "1 2 3 4", "max_tokens": tokens, "temperature": 0.0}
         body.update(self.benchmark_extras(tokens))
-        return Request(self.completions_path, body)
+        # The first request of a start may compile kernels; giving up on it would leave it behind, running.
+        return Request(self.completions_path, body, timeout_s=120.0)
 
     def benchmark_extras(self, output_tokens: int) -> dict[str, Any]:
         """Request fields that make every answer have exactly this many tokens, as far as the engine can."""

@@ -5,8 +5,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
+from ..procfs import Process
 from .base import PYTHON, Engine, Phase, extra, flag, program
 
 SCRIPT = "groundstate-llama-cpp"
@@ -20,7 +22,8 @@ class LlamaCpp(Engine):
         Phase("loading model", r"^\[[^]]+\] loading model"),
         Phase("listening", r"^\[[^]]+\] listening on"),
     )
-    stamp_pattern = r"^\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)"
+    stamp_pattern = r"^\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(\.\d{3})\]"
+    stamp_resolution_s = 0.001
     term_grace_s = 10.0
     metrics_path = "/metrics"
     metrics: ClassVar = {
@@ -60,6 +63,14 @@ class LlamaCpp(Engine):
 
     def expected_workers(self, declaration: dict[str, Any]) -> int:
         return 1
+
+    def find_workers(self, tree: Iterable[Process], declaration: dict[str, Any]) -> dict[int, Process]:
+        items = list(tree)
+        found = super().find_workers(items, declaration)
+        if not found and declaration["command"]:
+            # Another program was declared: the first process of the tree is the one that was launched.
+            found = {0: items[0]} if items and not items[0].zombie else {}
+        return found
 
     def worker_rank(self, title: str, declaration: dict[str, Any]) -> int | None:
         # One process does everything: it is the server and rank 0.

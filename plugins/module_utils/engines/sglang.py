@@ -41,6 +41,8 @@ class SGLang(Engine):
     stamp_pattern = r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)"
     # It drains without bound while requests run, then allows 15 s for its own shutdown and reaps up to 60 s.
     term_grace_s = 90.0
+    # /health generates a token once the server is up, and gives itself 20 s for it.
+    health_timeout_s = 25.0
     metrics_path = "/metrics"
     metrics: ClassVar = {
         "running_requests": "sglang:num_running_reqs",

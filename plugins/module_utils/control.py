@@ -1,0 +1,320 @@
+# Copyright: Groundstate contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Bring a declared server to a state: find out what runs, check, stop, launch, record.
+
+The order makes every interruption recoverable: the record says ``launching`` before a process exists, and each process
+carries the mark of its start, so that the next run finds it whether or not it was recorded.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import glob
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from . import declaration as declarations
+from . import diagnoses, ending, files, launcher, plan, ports, procfs, readiness, servers
+from .engines import get_engine
+from .servers import ServerRecord
+
+#: A program that cannot run at all says so within this time; whatever dies later is for llm_server_ready to tell.
+EARLY_DEATH_S = 0.3
+LOG_LINES = 40
+
+Say = Callable[[str], None]
+
+
+class ControlError(Exception):
+    """A sentence for the user, and facts that go with it (log_tail, diagnosis)."""
+
+    def __init__(self, message: str, **facts: Any) -> None:
+        super().__init__(message)
+        self.facts = facts
+
+
+@dataclass
+class Situation:
+    """What is there of a server: its record (None: never launched here) and all its live processes."""
+
+    record: ServerRecord | None
+    tree: list[procfs.Process]
+
+    @property
+    def alive(self) -> bool:
+        return self.record is not None and self.record.running()
+
+
+def look(home: str, name: str) -> Situation:
+    """Raises ValueError for a damaged record."""
+    return Situation(servers.load(home, name), servers.started_by_us(home, name, procfs.processes()))
+
+
+@contextmanager
+def locked(home: str, timeout_s: float = 300.0) -> Iterator[None]:
+    """Let one run at a time launch and stop servers of this home. Raises ControlError when another one does not end.
+
+    The folder itself is locked: nothing has to be cleaned up, and the kernel unlocks it when a run is killed.
+    """
+    path = servers.servers_folder(home)
+    os.makedirs(path, exist_ok=True)
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise ControlError(
+                        f"another run has been changing the servers below {path} for {timeout_s:.0f} s; "
+                        "wait until it ends, or end it"
+                    ) from None
+                time.sleep(0.1)
+        yield
+    finally:
+        os.close(handle)
+
+
+# --- before anything is changed ------------------------------------------------------------------
+
+
+def choose_port(home: str, declaration: dict[str, Any], situation: Situation) -> int:
+    """The declared port, or the one of the last start while it is ours or free, or the first free one.
+
+    Raises ValueError when there is none.
+    """
+    if declaration["port"]:
+        return int(declaration["port"])
+    record, start = situation.record, declaration["port_from"]
+    # A host that does not resolve here is refused by the server itself, with its own message.
+    host = declaration["host"]
+    if record and record.port >= start and (situation.alive or not ports.who_has(record.port, host)):
+        return record.port
+    taken = {other.port for other in _others(home, declaration["name"])}
+    return ports.free_port(start, taken)
+
+
+def _others(home: str, name: str) -> list[ServerRecord]:
+    """Records of the other servers; a damaged one is its own server's problem."""
+    found = []
+    for other in servers.names(home):
+        if other != name:
+            try:
+                record = servers.load(home, other)
+            except (ValueError, OSError):
+                continue
+            if record:
+                found.append(record)
+    return found
+
+
+def obstacles(home: str, wanted: plan.Plan, situation: Situation) -> list[str]:
+    """All reasons, found without changing anything, why this plan could not be launched here."""
+    declaration = wanted.declaration
+    found = []
+    for field, path in declarations.local_paths(declaration).items():
+        if not os.path.exists(os.path.expanduser(path)):
+            found.append(f"{field}: {path} does not exist on this host; copy the model there or correct the path")
+    program = wanted.argv[0] if wanted.argv else ""
+    if program and not shutil.which(program, path=wanted.environment["PATH"]):
+        hint = "" if os.path.isdir(wanted.env_path) else f" (the environment {wanted.env_path or '-'} does not exist)"
+        found.append(f"program: {program} cannot be run{hint}; build the environment with the role ml_env")
+    ours = {item.pid for item in situation.tree}
+    keeps = situation.alive and situation.record is not None and situation.record.port == wanted.port
+    for use in ports.who_has(wanted.port, declaration["host"]):
+        if use.pid in ours or (use.pid is None and keeps):
+            continue
+        who = f"process {use.pid} ({use.cmdline[:200]})" if use.pid else "a process that is not visible to this user"
+        found.append(
+            f"port: {wanted.port} is taken ({use.state}) by {who}; end it or declare another port (0: a free one)"
+        )
+    found += _gpu_conflicts(home, declaration)
+    return found
+
+
+def _gpu_conflicts(home: str, declaration: dict[str, Any]) -> list[str]:
+    if not glob.glob("/dev/nvidia[0-9]*"):
+        return []
+    found = []
+    for other in _others(home, declaration["name"]):
+        shared = shared_gpus(declaration["gpus"], other.declaration.get("gpus", "all"))
+        if shared and other.running():
+            found.append(
+                f"gpus: {shared} also in use by our server {other.name!r} (process {other.pid}); "
+                "stop it or declare disjoint gpus"
+            )
+    return found
+
+
+def shared_gpus(one: Any, other: Any) -> str:
+    """Which GPUs two declarations have in common, in words; "" for none."""
+    if one == "all":
+        return "all" if other else ""
+    if other == "all":
+        return ", ".join(str(gpu) for gpu in one)
+    return ", ".join(sorted({str(gpu) for gpu in one} & {str(gpu) for gpu in other}))
+
+
+# --- why -----------------------------------------------------------------------------------------
+
+
+def end_words(home: str, record: ServerRecord) -> str:
+    """How a recorded process ended, in words."""
+    if record.boot_id != procfs.boot_id():
+        return f"the host was rebooted since process {record.pid} was launched"
+    words = readiness.exit_words(launcher.read_exit(servers.folder(home, record.name)))
+    return f"process {record.pid} has died: {words}"
+
+
+def reasons(home: str, situation: Situation, wanted: plan.Plan) -> list[str]:
+    """Why the server has to be launched (again); [] when it runs as declared."""
+    record = situation.record
+    if record is None:
+        found = ["it was never launched here"]
+    elif record.state == "launching":
+        found = ["an earlier run was interrupted while it launched the server"]
+    elif record.state == "stopped":
+        found = ["it was stopped"]
+    elif not record.running():
+        found = [end_words(home, record)]
+    else:
+        return plan.differences(record, wanted)
+    if situation.tree:
+        found.append(f"{len(situation.tree)} processes of an earlier start are left and are ended first")
+    return found
+
+
+# --- changes -------------------------------------------------------------------------------------
+
+
+def stop(home: str, name: str, situation: Situation, say: Say | None = None) -> list[ending.Ended]:
+    """End every process of a server. Raises ControlError when something cannot be ended."""
+    record = situation.record
+    grace_s = get_engine(record.engine).term_grace_s if record and record.engine else 15.0
+    if record and record.launcher == "systemd" and record.unit:
+        launcher.stop_unit(name)
+    found: list[ending.Ended] = []
+    # Workers may still have been starting others when we looked.
+    for _round in range(3):
+        tree = servers.started_by_us(home, name, procfs.processes())
+        if not tree:
+            break
+        numbers = {item.pid for item in tree}
+        roots = [item for item in tree if item.ppid not in numbers]
+        found += ending.end(roots, tree, grace_s, say)
+    left = [one for one in found if not one.gone]
+    if left:
+        told = "; ".join(f"{one.pid} ({one.cmdline[:80]}): {one.how}" for one in left)
+        raise ControlError(f"server {name!r}: processes could not be ended: {told}")
+    if record:
+        _await_supervisor(record)
+        servers.save(home, replace(record, state="stopped"))
+    return found
+
+
+def _await_supervisor(record: ServerRecord) -> None:
+    """Let the supervisor write down the end before the next start begins."""
+    deadline = time.monotonic() + 5.0
+    while record.supervisor_pid and time.monotonic() < deadline:
+        if not procfs.alive(record.supervisor_pid, record.supervisor_start):
+            return
+        time.sleep(0.01)
+
+
+def start(home: str, wanted: plan.Plan) -> ServerRecord:
+    """Launch a planned server; nothing of it may run. Returns the record.
+
+    Raises ControlError, with the end of the log, when it dies at once.
+    """
+    name = wanted.declaration["name"]
+    folder = servers.folder(home, name)
+    os.makedirs(folder, exist_ok=True)
+    start_id = uuid.uuid4().hex
+    unit = launcher.unit_name(name) if wanted.launcher == "systemd" else ""
+    record = plan.record_of(wanted, start_id, os.path.join(folder, "server.log"), unit)
+    record.boot_id = procfs.boot_id() or ""
+    record.launched_at = time.time()
+    launcher.forget_exit(folder)
+    text = launcher.environment_text(wanted.environment, folder, start_id)
+    files.write_atomic(os.path.join(folder, "environment"), text, 0o600)
+    servers.save(home, record)
+    try:
+        if wanted.launcher == "systemd":
+            grace_s = get_engine(wanted.declaration["engine"]).term_grace_s
+            launched = launcher.launch_unit(name, folder, wanted.argv, grace_s)
+        else:
+            launched = launcher.launch_process(folder, wanted.argv, wanted.environment, start_id)
+    except launcher.LaunchError as error:
+        raise death(home, record, str(error)) from error
+    record = recorded(home, record, launched)
+    deadline = time.monotonic() + EARLY_DEATH_S
+    while time.monotonic() < deadline:
+        if not record.running():
+            raise death(home, record, "it died at once")
+        time.sleep(0.02)
+    return record
+
+
+def recorded(home: str, record: ServerRecord, launched: launcher.Launched) -> ServerRecord:
+    """Write down which process a launch has become."""
+    made = replace(record, state="launched", pid=launched.engine.pid, pid_start=launched.engine.start)
+    if launched.supervisor:
+        made = replace(made, supervisor_pid=launched.supervisor.pid, supervisor_start=launched.supervisor.start)
+    servers.save(home, made)
+    return made
+
+
+def death(home: str, record: ServerRecord, what: str) -> ControlError:
+    """The error for a server that has died: status in words, end of the log, diagnosis."""
+    folder = servers.folder(home, record.name)
+    deadline = time.monotonic() + 0.5
+    while not launcher.read_exit(folder) and time.monotonic() < deadline:
+        time.sleep(0.01)  # the supervisor writes it just after the end
+    words = readiness.exit_words(launcher.read_exit(folder))
+    lines = files.tail(record.log, LOG_LINES)
+    known = diagnoses.diagnose(files.tail(record.log, 400))
+    told = f" Cause: {known['cause']}. Remedy: {known['remedy']}." if known else " No known failure is in the log."
+    said = "\n  ".join(lines[-5:]) or "(it is empty)"
+    return ControlError(
+        f"server {record.name!r}: {what}, {words}.{told} The log ({record.log}) ends:\n  {said}",
+        log_tail=lines,
+        diagnosis=known or {},
+        exit=words,
+    )
+
+
+def remove(home: str, name: str) -> bool:
+    """Remove the folder of a stopped server. Returns whether there was one.
+
+    Raises ControlError for a folder that is not ours.
+    """
+    folder = servers.folder(home, name)
+    if not os.path.lexists(folder):
+        return False
+    launcher.remove_unit(name)
+    shutil.rmtree(folder)
+    return True
+
+
+def check_ours(home: str, name: str) -> None:
+    """Raises ControlError when the server's folder holds things and no record of ours."""
+    folder = servers.folder(home, name)
+    if os.path.islink(folder):
+        raise ControlError(f"{folder} is a link; remove it yourself, what it points to is not ours to remove")
+    if not os.path.isdir(folder) or os.path.exists(os.path.join(folder, "server.json")):
+        return
+    # nccl_profile writes before the first launch: that alone makes a folder ours too.
+    foreign = sorted(set(os.listdir(folder)) - {"nccl.env", "environment"})
+    if foreign:
+        raise ControlError(
+            f"{folder} has no server.json and holds {', '.join(foreign[:5])}: it was not made by us and is left alone; "
+            "move these files away"
+        )

@@ -1,0 +1,83 @@
+# Copyright: Groundstate contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Environment files of a server: KEY=VALUE lines as systemd's EnvironmentFile= reads them."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+from collections.abc import Mapping
+
+from . import servers
+from .engines import get_engine
+
+#: What a process gets from us without being declared. It is no part of the declaration's hash: another shell or
+#: another way to become the user must not restart a server.
+BASE_NAMES = frozenset({"PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR", "LD_LIBRARY_PATH"})
+
+_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./|-]*")
+
+
+def base_environment(env_path: str, inherited: Mapping[str, str]) -> dict[str, str]:
+    """The least that programs expect. Nothing else of ours leaks into the server: no proxy, no Ansible, no shell."""
+    user = pwd.getpwuid(os.geteuid())
+    found = {
+        "PATH": ":".join([os.path.join(env_path, "bin")] * bool(env_path) + ["/usr/local/sbin:/usr/local/bin"])
+        + ":/usr/sbin:/usr/bin:/sbin:/bin",
+        "HOME": user.pw_dir,
+        "USER": user.pw_name,
+        "LOGNAME": user.pw_name,
+        "LANG": "C.UTF-8",
+    }
+    # Where CUDA and temporary files lie is a matter of the host, not of the declaration.
+    found.update({name: inherited[name] for name in ("TMPDIR", "LD_LIBRARY_PATH") if inherited.get(name)})
+    return found
+
+
+def render(variables: Mapping[str, str]) -> str:
+    """The text of an environment file, sorted. Raises ValueError for a value that cannot be in one."""
+    lines = []
+    for name in sorted(variables):
+        value = variables[name]
+        if "\n" in value or "\0" in value:
+            raise ValueError(f"the value of {name} has a line break or a NUL, which no environment file can hold")
+        if not _PLAIN.fullmatch(value):
+            value = '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        lines.append(f"{name}={value}\n")
+    return "".join(lines)
+
+
+def parse(text: str) -> dict[str, str]:
+    """The variables of an environment file; comments (``#``, ``;``) and lines without ``=`` are left out."""
+    found = {}
+    for line in text.splitlines():
+        name, separator, value = line.strip().partition("=")
+        if not separator or not name or name[0] in "#;":
+            continue
+        if len(value) >= 2 and value[0] == value[-1] == '"':
+            value = re.sub(r"\\([\\\"])", r"\1", value[1:-1])
+        elif len(value) >= 2 and value[0] == value[-1] == "'":
+            value = value[1:-1]
+        found[name] = value
+    return found
+
+
+def read(path: str) -> dict[str, str]:
+    """The variables of an environment file; {} when there is none. Raises OSError when it cannot be read."""
+    try:
+        with open(path, encoding="utf-8") as source:
+            return parse(source.read())
+    except FileNotFoundError:
+        return {}
+
+
+def api_key(home: str, record: servers.ServerRecord) -> str:
+    """The API key of a launched server, from its environment file (0600); "" when it has none.
+
+    Raises OSError when the file is not ours to read.
+    """
+    variable = get_engine(record.engine).api_key_variable
+    if not variable:
+        return ""
+    return read(os.path.join(servers.folder(home, record.name), "environment")).get(variable, "")
