@@ -1,0 +1,304 @@
+# Copyright: Groundstate contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Runs a workload against an endpoint: warm-up, levels, repeats; watches the server and the client itself."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Callable
+
+from . import stats
+from . import workload as workloads
+from .endpoint import Endpoint, Sample
+from .http1 import HttpError, now
+
+#: Successive warm-up waves have to agree within this share before the server counts as steady ...
+STEADY_SHARE = 0.01
+STEADY_WAVES = 3
+#: ... and are given up after so many, however quick they are.
+WARMUP_WAVES = 60
+GUARD_INTERVAL_S = 0.2
+LAG_INTERVAL_S = 0.02
+
+#: Above these the client, not the server, may have been what was measured.
+LIMIT_CPU_SHARE = 0.8
+LIMIT_LAG_TTFT = 0.1  # of the median time to first token, when above LIMIT_LAG_FLOOR_S
+LIMIT_LAG_DECODE = 0.01  # of the median time from first to last token
+LIMIT_LAG_FLOOR_S = 0.005
+
+
+class LoadError(Exception):
+    """The workload could not be measured; the message says why."""
+
+
+class ServerGone(LoadError):
+    """The server ended while it was measured."""
+
+
+@dataclass
+class Progress:
+    """Where a run stands; read by whoever shows it, from another thread."""
+
+    phase: str = "checking"
+    done: int = 0
+    total: int = 0
+    began: float = field(default_factory=time.time)
+    phase_began: float = field(default_factory=time.monotonic)
+
+    def enter(self, phase: str, total: int) -> None:
+        self.phase, self.done, self.total, self.phase_began = phase, 0, total, time.monotonic()
+
+    def as_dict(self) -> dict[str, Any]:
+        spent = time.monotonic() - self.phase_began
+        eta = spent / self.done * (self.total - self.done) if self.done and self.total else None
+        return {"phase": self.phase, "done": self.done, "total": self.total, "eta_s": eta, "began": self.began}
+
+
+@dataclass
+class Repeat:
+    """The samples of one repeat of a level."""
+
+    concurrency: int
+    index: int
+    samples: list[Sample]
+
+
+@dataclass
+class Run:
+    """Everything that a run observed; ``measurement.py`` makes the result of it."""
+
+    began: float  # time.perf_counter() at the first measured request
+    seconds: float
+    repeats: list[Repeat]
+    warmup: dict[str, Any]
+    client: dict[str, Any]
+    prompts: dict[str, Any]
+
+
+class LoopLag:
+    """How late the event loop wakes a task that asked for it: the error it adds to every time stamp."""
+
+    def __init__(self) -> None:
+        self.values: list[float] = []
+        self._task: asyncio.Task | None = None
+
+    async def _watch(self) -> None:
+        while True:
+            due = now() + LAG_INTERVAL_S
+            await asyncio.sleep(LAG_INTERVAL_S)
+            self.values.append(max(0.0, now() - due))
+
+    def __enter__(self) -> LoopLag:
+        self._task = asyncio.get_running_loop().create_task(self._watch())
+        return self
+
+    def __exit__(self, *_unused: object) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+
+async def guarded(work: Coroutine[Any, Any, Any], guard: Callable[[], str | None] | None) -> Any:
+    """Await ``work``, but end it with ServerGone as soon as ``guard()`` returns a reason (asked 5 times a second)."""
+    if guard is None:
+        return await work
+    task = asyncio.ensure_future(work)
+    try:
+        while True:
+            await asyncio.wait({task}, timeout=GUARD_INTERVAL_S)
+            reason = guard()
+            if task.done() and not task.cancelled() and task.exception() and not reason:
+                # Sockets are closed before their process is gone: a death explains failed requests better than they do.
+                for _ in range(5):
+                    await asyncio.sleep(GUARD_INTERVAL_S)
+                    reason = reason or guard()
+            if reason:
+                raise ServerGone(reason)
+            if task.done():
+                return task.result()
+    finally:
+        if not task.done():
+            task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+class Runner:
+    """One run of a resolved workload; ``measurement`` is its id and part of every prompt's nonce."""
+
+    def __init__(self, endpoint: Endpoint, workload: dict[str, Any], measurement: str, progress: Progress) -> None:
+        self.endpoint, self.workload, self.progress = endpoint, workload, progress
+        self.measurement = measurement
+        self.tokens: int = workload["output_tokens"]
+        self.prompts = workloads.Prompts(workload["seed"], measurement, workload["prompt_tokens"])
+        self.method: dict[str, Any] = {}
+        self._probes = 0
+
+    async def run(self) -> Run:
+        """Warm up, then measure every level. Raises LoadError, EndpointError or WorkloadError."""
+        await self._choose_prompts()
+        levels = self.workload["concurrency"]
+        warmup = await self._warm_up(levels[0])
+        repeats: list[Repeat] = []
+        self.progress.enter("measuring", workloads.total_requests(self.workload))
+        began, cpu = now(), time.process_time()
+        with LoopLag() as lag:
+            for place, level in enumerate(levels):
+                if place:  # more streams at once than before: shapes and buffers that the server has not used yet
+                    self.progress.total += level
+                    rows = await self._wave(level, [("warm-up", level, index) for index in range(level)])
+                    warmup["requests"] += len(rows)
+                done = [await self._repeat(level, index) for index in range(self.workload["repeats"])]
+                self._check_errors(level, done)
+                repeats += done
+        seconds = now() - began
+        share = (time.process_time() - cpu) / seconds
+        client = self_check(lag.values, share, [one for repeat in repeats for one in repeat.samples if one.ok])
+        return Run(began, seconds, repeats, warmup, client, self.method)
+
+    # --- prompts -----------------------------------------------------------------------------------
+
+    async def _choose_prompts(self) -> None:
+        """Exact lengths as token ids where the server tells its ids, else words fitted to the server's count."""
+        length = self.workload["prompt_tokens"]
+        if not self.endpoint.chat:
+            tokens = await self.endpoint.tokenize(" " + workloads.WORD_TEXT)
+            ids = workloads.vocabulary(tokens or [])
+            if len(ids) >= workloads.MIN_VOCABULARY:
+                self.prompts = workloads.Prompts(self.workload["seed"], self.measurement, length, ids)
+                self.method = {"method": "token ids", "vocabulary": len(ids)}
+                return
+        self.progress.enter("fitting prompts", 0)
+        words, exact = await workloads.fit_words(self._count_words, length)
+        self.prompts = workloads.Prompts(self.workload["seed"], self.measurement, words)
+        self.method = {"method": "words fitted by usage.prompt_tokens", "words": words, "fitted_exactly": exact}
+
+    async def _count_words(self, words: int) -> int:
+        self._probes += 1
+        return await self.endpoint.count_prompt(self.prompts.make("probe", self._probes, length=words))
+
+    # --- requests ----------------------------------------------------------------------------------
+
+    def _body(self, key: tuple[str | int, ...]) -> bytes:
+        return self.endpoint.body(self.prompts.make(*key), self.tokens)
+
+    async def _stream(self, bodies: list[bytes]) -> list[Sample]:
+        """One stream: its requests one after the other."""
+        samples = []
+        for body in bodies:
+            samples.append(await self.endpoint.measure(body, self.tokens))
+            self.progress.done += 1
+        return samples
+
+    async def _wave(self, concurrency: int, keys: list[tuple[str | int, ...]]) -> list[Sample]:
+        """All requests over ``concurrency`` streams that begin together (closed loop)."""
+        bodies = [self._body(key) for key in keys]
+        try:
+            await self.endpoint.client.open(concurrency)
+        except HttpError as error:
+            raise LoadError(f"{concurrency} connections could not be opened: {error}") from error
+        share = len(bodies) // concurrency
+        parts = [bodies[index * share : (index + 1) * share] for index in range(concurrency)]
+        done = await asyncio.gather(*(self._stream(part) for part in parts))
+        return [sample for part in done for sample in part]
+
+    async def _repeat(self, concurrency: int, index: int) -> Repeat:
+        count = concurrency * self.workload["requests"]
+        keys: list[tuple[str | int, ...]] = [("measure", concurrency, index, number) for number in range(count)]
+        return Repeat(concurrency, index, await self._wave(concurrency, keys))
+
+    async def _warm_up(self, concurrency: int) -> dict[str, Any]:
+        """Waves until three successive ones agree; the first failure ends the run, since it tells what is wrong."""
+        wanted, cap_s = self.workload["warmup_requests"], self.workload["warmup_cap_s"]
+        rates: list[float] = []
+        requests = 0
+        steady = False
+        began = now()
+        self.progress.enter("warm-up", wanted)
+        while wanted:
+            keys: list[tuple[str | int, ...]] = [("warm-up", concurrency, requests + n) for n in range(concurrency)]
+            samples = await self._wave(concurrency, keys)
+            for sample in samples:
+                if not sample.ok:
+                    raise LoadError(f"a warm-up request failed ({sample.error}): {sample.message}{hint(sample.error)}")
+            requests += concurrency
+            rates.append(stats.mean([one.decode_tok_s for one in samples if one.decode_tok_s]))
+            last = rates[-STEADY_WAVES:]
+            steady = len(last) == STEADY_WAVES and max(last) - min(last) <= STEADY_SHARE * stats.mean(last)
+            if requests >= wanted and (steady or now() - began >= cap_s or len(rates) >= WARMUP_WAVES):
+                break
+        return {"requests": requests, "seconds": now() - began, "steady": steady, "decode_tok_s": rates}
+
+    def _check_errors(self, level: int, repeats: list[Repeat]) -> None:
+        samples = [one for repeat in repeats for one in repeat.samples]
+        failed = [one for one in samples if not one.ok]
+        allowed = self.workload["max_error_share"]
+        if not failed or (len(failed) <= allowed * len(samples) and all(any(s.ok for s in r.samples) for r in repeats)):
+            return
+        kinds = count_errors(failed)
+        told = ", ".join(f"{number} x {kind}" for kind, number in kinds.items())
+        raise LoadError(
+            f"at concurrency {level}, {len(failed)} of {len(samples)} requests failed ({told}), "
+            f"max_error_share allows {allowed:g}; the first: {failed[0].message}{hint(failed[0].error)}"
+        )
+
+
+def count_errors(samples: list[Sample]) -> dict[str, int]:
+    """Kind of error -> how many."""
+    found: dict[str, int] = {}
+    for sample in samples:
+        if not sample.ok:
+            found[sample.error] = found.get(sample.error, 0) + 1
+    return dict(sorted(found.items()))
+
+
+def hint(kind: str) -> str:
+    """What a person can do about a kind of error; begins with "; " or is empty."""
+    told = {
+        "http_401": "set api_key to the key that the server was started with",
+        "http_403": "set api_key to the key that the server was started with",
+        "http_404": "check the model's name and that the server has this route (workload api)",
+        "timeout": "raise request_timeout_s, or find out why the server is so slow",
+        "no_usage": "the server ignores stream_options.include_usage; without usage tokens cannot be counted",
+        "short": "the engine did not generate to the end; declare the right engine, so that ignore_eos is sent",
+        "not_streamed": "ask the server directly, without a proxy that buffers",
+    }.get(kind)
+    return f"; {told}" if told else ""
+
+
+def self_check(lags: list[float], cpu_share: float, samples: list[Sample]) -> dict[str, Any]:
+    """Whether the client may have been the limit, and why."""
+    p99 = stats.percentile(lags, 99) or 0.0
+    why = []
+    if cpu_share > LIMIT_CPU_SHARE:
+        why.append(f"the client used {cpu_share:.0%} of a core")
+    ttft = stats.percentile([one.ttft_s for one in samples if one.ttft_s is not None], 50)
+    decode = stats.percentile([one.e2e_s - one.ttft_s for one in samples if one.e2e_s and one.ttft_s is not None], 50)
+    if p99 > LIMIT_LAG_FLOOR_S:
+        if ttft is not None and p99 > LIMIT_LAG_TTFT * ttft:
+            why.append(f"event loop lag p99 {p99 * 1e3:.1f} ms against a time to first token of {ttft * 1e3:.1f} ms")
+        if decode is not None and p99 > LIMIT_LAG_DECODE * decode:
+            why.append(f"event loop lag p99 {p99 * 1e3:.1f} ms against {decode * 1e3:.1f} ms of decoding")
+    return {"loop_lag_p99_s": p99, "cpu_share": cpu_share, "limited": bool(why), "why": why}
+
+
+def new_loop() -> tuple[asyncio.AbstractEventLoop, str]:
+    """An event loop and its name: uvloop's where it is installed (a third less client error), else asyncio's."""
+    try:
+        import uvloop  # type: ignore[import-not-found, unused-ignore]
+    except ImportError:
+        return asyncio.new_event_loop(), "asyncio"
+    return uvloop.new_event_loop(), "uvloop"
+
+
+def run_in_loop(make: Callable[[], Coroutine[Any, Any, Any]]) -> tuple[Any, dict[str, str]]:
+    """Run a coroutine to its end in a fresh loop; its result and what ran it."""
+    loop, name = new_loop()
+    try:
+        asyncio.set_event_loop(loop)
+        return loop.run_until_complete(make()), {"loop": name, "python": platform.python_version()}
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()

@@ -1,0 +1,184 @@
+# Copyright: Groundstate contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The result of a measurement: its document, its identity, its short form. Pure: samples in, values out."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from . import files, stats
+from .endpoint import Sample
+from .load import Repeat, Run, count_errors
+
+SCHEMA = 1
+CONFIDENCE = 0.95
+HEADLINE = "decode_tok_s"
+INTERVAL_OVER = "repeats within one start"
+
+
+def new_id(when: float) -> str:
+    """A name for a measurement: UTC time and six random hex digits."""
+    return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(when)) + "-" + os.urandom(3).hex()
+
+
+def identity(start_id: str, declaration_hash: str, workload: dict[str, Any], state_hash: str) -> str:
+    """What a measurement speaks for; as long as it is the same, measuring again would ask the same question."""
+    return files.digest(
+        {
+            "start_id": start_id,
+            "declaration_hash": declaration_hash,
+            "workload": workload,
+            "state_hash": state_hash,
+        }
+    )
+
+
+def _told(values: list[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = _told(values)
+    return stats.mean(known) if known else None
+
+
+def _percentiles(values: list[float]) -> dict[str, float | None]:
+    return {f"p{q}": stats.percentile(values, q) for q in (50, 90, 99)}
+
+
+def summarise_repeat(repeat: Repeat) -> dict[str, Any]:
+    """Means over the good requests of a repeat; the total rate counts from its first request to its last token."""
+    good = [one for one in repeat.samples if one.ok]
+    total = None
+    if good:
+        span = max(one.last_token_at for one in good) - min(one.sent_at for one in repeat.samples)
+        total = sum(one.tokens or 0 for one in good) / span
+    return {
+        "decode_tok_s": _mean([one.decode_tok_s for one in good]),
+        "output_tok_s": total,
+        "ttft_s": _mean([one.ttft_s for one in good]),
+        "tpot_s": _mean([one.tpot_s for one in good]),
+        "e2e_s": _mean([one.e2e_s for one in good]),
+        "ok": len(good),
+    }
+
+
+def _latency(repeats: list[dict[str, Any]], samples: list[Sample], name: str) -> dict[str, Any]:
+    """Mean and interval over repeats, percentiles over requests."""
+    found = stats.mean_interval(_told([repeat[name] for repeat in repeats]), CONFIDENCE)
+    values = _told([getattr(one, name) for one in samples])
+    return {"mean": found.mean, "low": found.low, "high": found.high, "n": found.n, **_percentiles(values)}
+
+
+def summarise_level(repeats: list[Repeat]) -> dict[str, Any]:
+    """One concurrency: its repeats, intervals over them, percentiles over all good requests."""
+    rows = [summarise_repeat(repeat) for repeat in repeats]
+    samples = [one for repeat in repeats for one in repeat.samples]
+    good = [one for one in samples if one.ok]
+    gaps = [gap for one in good for gap in one.gaps]
+    chunks = sum(one.chunks for one in good)
+    cached = _told([one.cached_tokens for one in good])
+    lengths = _told([one.prompt_tokens for one in good])
+    return {
+        "concurrency": repeats[0].concurrency,
+        "requests": len(samples),
+        "ok": len(good),
+        "errors": count_errors(samples),
+        "repeats": rows,
+        "ttft_s": _latency(rows, good, "ttft_s"),
+        "tpot_s": _latency(rows, good, "tpot_s"),
+        "e2e_s": _latency(rows, good, "e2e_s"),
+        "chunk_gap_s": {"mean": _mean(list(gaps)), "n": len(gaps), **_percentiles(gaps)},
+        "tokens_per_chunk": sum(one.tokens or 0 for one in good) / chunks if chunks else None,
+        "prompt_tokens": {"min": min(lengths), "max": max(lengths)} if lengths else None,
+        "cached_tokens": sum(cached) if cached else None,
+        "decode_tok_s": stats.mean_interval(_told([row["decode_tok_s"] for row in rows]), CONFIDENCE).as_dict(),
+        "output_tok_s": stats.mean_interval(_told([row["output_tok_s"] for row in rows]), CONFIDENCE).as_dict(),
+    }
+
+
+def build(
+    run: Run,
+    workload: dict[str, Any],
+    server: dict[str, Any],
+    interpreter: dict[str, str],
+    measurement: str,
+    identity_hash: str,
+    started: float,
+    duration_s: float,
+) -> dict[str, Any]:
+    """The whole document (schema 1). ``started`` is seconds since 1970."""
+    levels = []
+    requests = []
+    for concurrency in workload["concurrency"]:
+        repeats = [one for one in run.repeats if one.concurrency == concurrency]
+        levels.append(summarise_level(repeats))
+        for repeat in repeats:
+            for index, sample in enumerate(repeat.samples):
+                place = {"concurrency": concurrency, "repeat": repeat.index, "index": index}
+                requests.append({**place, **sample.as_row(run.began)})
+    rate = levels[0][HEADLINE]
+    lengths = [level["prompt_tokens"] for level in levels if level["prompt_tokens"]]
+    wanted = workload["prompt_tokens"]
+    return {
+        "schema": SCHEMA,
+        "id": measurement,
+        "identity": identity_hash,
+        "started_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
+        "duration_s": duration_s,
+        "measuring_s": run.seconds,
+        "server": server,
+        "workload": workload,
+        "workload_hash": files.digest(workload),
+        "prompts": {
+            **run.prompts,
+            "exact": bool(lengths) and all(one["min"] == one["max"] == wanted for one in lengths),
+        },
+        "prefix_cache": "defeated by unique prompts",
+        "levels": levels,
+        "warmup": run.warmup,
+        "client": {**run.client, **interpreter},
+        "headline": {
+            "metric": HEADLINE,
+            "unit": "tok/s",
+            "concurrency": levels[0]["concurrency"],
+            "value": rate["mean"],
+            "low": rate["low"],
+            "high": rate["high"],
+            "n": rate["n"],
+            "confidence": CONFIDENCE,
+            "interval_over": INTERVAL_OVER,
+        },
+        "requests": requests,
+    }
+
+
+def short(measurement: dict[str, Any]) -> dict[str, Any]:
+    """The facts of a measurement: what other tools and later runs want at a glance."""
+    headline, server, level = measurement["headline"], measurement["server"], measurement["levels"][0]
+    return {
+        "metric": headline["metric"],
+        "unit": headline["unit"],
+        "value": headline["value"],
+        "low": headline["low"],
+        "high": headline["high"],
+        "n": headline["n"],
+        "confidence": headline["confidence"],
+        "interval_over": headline["interval_over"],
+        "concurrency": headline["concurrency"],
+        "ttft_s": level["ttft_s"]["mean"],
+        "tpot_s": level["tpot_s"]["mean"],
+        "output_tok_s": level["output_tok_s"]["mean"],
+        "server": server["name"],
+        "engine": server["engine"],
+        "model": server["served_model_name"],
+        "start_id": server["start_id"],
+        "declaration_hash": server["declaration_hash"],
+        "workload_hash": measurement["workload_hash"],
+        "measurement_id": measurement["id"],
+        "measured_at": measurement["started_at"],
+        "client_limited": measurement["client"]["limited"],
+        "steady": measurement["warmup"]["steady"],
+    }

@@ -1,0 +1,268 @@
+"""Runs against the deterministic server: counts, warm-up, levels, errors, death of the server, the document."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import time
+
+import pytest
+from ansible_collections.groundstate.llm.plugins.module_utils import files, load, measurement
+from ansible_collections.groundstate.llm.plugins.module_utils.endpoint import Endpoint, EndpointError, Sample
+from ansible_collections.groundstate.llm.plugins.module_utils.engines import get_engine
+from ansible_collections.groundstate.llm.plugins.module_utils.http1 import Client
+from ansible_collections.groundstate.llm.plugins.module_utils.workload import DEFAULTS, WorkloadError, resolve
+from mock_llm import Mock
+
+QUICK = {"prompt_tokens": 32, "output_tokens": 8, "repeats": 3, "warmup_requests": 2, "warmup_cap_s": 0}
+
+
+def run(mock: Mock, guard=None, engine="vllm", name="m1", progress=None, **options) -> load.Run:
+    wanted = resolve({**QUICK, **options})
+
+    async def work():
+        client = Client(mock.url)
+        try:
+            target = Endpoint(client, get_engine(engine), "mock", wanted)
+            return await load.Runner(target, wanted, name, progress or load.Progress()).run()
+        finally:
+            await client.close()
+
+    return asyncio.run(load.guarded(work(), guard))
+
+
+def document(done: load.Run, **options) -> dict:
+    wanted = resolve({**QUICK, **options})
+    server = {"name": "s", "start_id": "1", "declaration_hash": "d", "base_url": "u"}
+    server.update({"engine": "vllm", "served_model_name": "mock"})
+    interpreter = {"loop": "asyncio", "python": "3"}
+    return measurement.build(done, wanted, server, interpreter, "m1", "i", 0.0, 1.5)
+
+
+def test_every_request_is_made_once_with_a_prompt_of_its_own():
+    with Mock() as mock:
+        done = run(mock, concurrency=[1, 4], requests=2)
+        truths = list(mock.truths)
+    assert [(one.concurrency, one.index, len(one.samples)) for one in done.repeats] == [
+        *((1, index, 2) for index in range(3)),
+        *((4, index, 8) for index in range(3)),
+    ]
+    assert done.warmup["requests"] == 2 + 4  # two single ones, then one wave of the second level
+    assert len(truths) == 6 + 2 * 3 + 8 * 3
+    assert len({truth.prompt for truth in truths}) == len(truths)
+    assert {truth.prompt_tokens for truth in truths} == {32}
+    assert done.prompts["method"] == "token ids"
+
+
+def test_levels_really_run_that_many_streams_at_a_time():
+    with Mock(ttft=0.05) as mock:
+        run(mock, concurrency=[4], repeats=1, warmup_requests=0)
+        begun = max(truth.received_at for truth in mock.truths)
+        assert all(truth.last_at > begun for truth in mock.truths)
+        assert mock.server.connections == 4
+
+
+def test_without_a_tokenizer_words_are_fitted_to_the_servers_count():
+    with Mock(tokenize=False, template_tokens=9) as mock:
+        done = run(mock, engine="generic", api="chat")
+        assert {truth.prompt_tokens for truth in mock.truths} == {32}
+    assert done.prompts == {"method": "words fitted by usage.prompt_tokens", "words": 23, "fitted_exactly": True}
+    assert document(done)["prompts"]["exact"] is True
+
+
+def test_a_template_that_is_longer_than_the_prompt_is_refused():
+    with Mock(template_tokens=40) as mock, pytest.raises(WorkloadError, match="template"):
+        run(mock, api="chat")
+
+
+def test_warm_up_goes_on_until_steady_or_the_cap(monkeypatch):
+    with Mock() as mock:
+        monkeypatch.setattr(load, "STEADY_SHARE", 1e9)
+        assert run(mock, warmup_cap_s=60, warmup_requests=1).warmup["requests"] == load.STEADY_WAVES
+        monkeypatch.setattr(load, "STEADY_SHARE", -1.0)
+        done = run(mock, warmup_cap_s=0, warmup_requests=5).warmup
+        assert (done["requests"], done["steady"]) == (5, False)
+        monkeypatch.setattr(load, "WARMUP_WAVES", 7)
+        assert run(mock, warmup_cap_s=60, warmup_requests=1).warmup["requests"] == 7
+        assert run(mock, warmup_requests=0).warmup == {
+            "requests": 0,
+            "seconds": pytest.approx(0, abs=1),
+            "steady": False,
+            "decode_tok_s": [],
+        }
+
+
+def test_the_first_failure_of_the_warm_up_tells_what_is_wrong():
+    with Mock(trap="no_usage") as mock, pytest.raises(load.LoadError, match=r"no_usage.*stream_options.include_usage"):
+        run(mock)
+    with Mock(trap="short") as mock, pytest.raises(load.LoadError, match="4 of 8 tokens"):
+        run(mock)
+
+
+def test_failed_requests_are_counted_and_never_averaged_in():
+    with Mock(trap="flaky") as mock:
+        done = run(mock, concurrency=[3], repeats=4, requests=2, warmup_requests=0, max_error_share=0.5)
+    found = document(done, concurrency=[3], repeats=4, requests=2)
+    (level,) = found["levels"]
+    assert (level["requests"], level["ok"], level["errors"]) == (24, 16, {"http_503": 8})
+    assert sum(row["ok"] for row in level["repeats"]) == 16
+    failed = [row for row in found["requests"] if not row["ok"]]
+    assert len(failed) == 8
+    assert {row["decode_tok_s"] for row in failed} == {None}
+    assert level["chunk_gap_s"]["n"] == 16 * 7
+
+
+def test_more_errors_than_allowed_fail_the_measurement():
+    with Mock(trap="flaky") as mock, pytest.raises(load.LoadError) as caught:
+        run(mock, repeats=6, warmup_requests=0, max_error_share=0.1)
+    assert "2 of 6 requests failed (2 x http_503), max_error_share allows 0.1" in str(caught.value)
+
+
+def test_a_dead_server_ends_the_run_at_once_and_is_named():
+    answers = iter([None, None])
+    with Mock(ttft=30) as mock:
+        begun = time.monotonic()
+        with pytest.raises(load.ServerGone, match="pid 7 ended"):
+            run(mock, guard=lambda: next(answers, "pid 7 ended"))
+        # Far below the 30 s that the request would take; the bound itself is loose on purpose.
+        assert time.monotonic() - begun < 10
+
+
+def test_a_death_explains_the_failed_request_that_is_seen_first():
+    asked = []
+
+    def guard():
+        asked.append(1)
+        return "pid 7 ended" if len(asked) > 2 else None
+
+    with Mock(trap="reset") as mock, pytest.raises(load.ServerGone):
+        run(mock, guard=guard)
+
+
+def test_an_error_of_the_run_itself_comes_through_the_guard():
+    with Mock(trap="http_429") as mock, pytest.raises(load.LoadError, match="overloaded on purpose") as caught:
+        run(mock, guard=lambda: None)
+    assert not isinstance(caught.value, load.ServerGone)
+
+
+def test_the_same_measurement_sends_the_same_prompts_another_one_does_not():
+    sent = []
+    for name in ("m1", "m1", "m2"):
+        with Mock() as mock:
+            run(mock, name=name)
+            sent.append([truth.prompt for truth in mock.truths])
+    assert sent[0] == sent[1]
+    assert not set(sent[0]) & set(sent[2])
+
+
+def test_progress_ends_complete():
+    progress = load.Progress()
+    with Mock() as mock:
+        run(mock, progress=progress, concurrency=[1, 2])
+    told = progress.as_dict()
+    assert (told["phase"], told["done"], told["total"]) == ("measuring", 3 + 2 + 6, 11)
+    assert told["eta_s"] == 0
+
+
+def test_the_document_is_json_without_nan_and_consistent_with_its_rows():
+    with Mock(k=3) as mock:
+        done = run(mock, concurrency=[1, 2])
+        truths = list(mock.truths)
+    found = document(done, concurrency=[1, 2])
+    json.dumps(found, allow_nan=False)
+    assert [level["concurrency"] for level in found["levels"]] == [1, 2]
+    assert len(found["requests"]) == 3 + 6 == sum(level["requests"] for level in found["levels"])
+    for level in found["levels"]:
+        rows = [row for row in found["requests"] if row["concurrency"] == level["concurrency"]]
+        for repeat, told in enumerate(level["repeats"]):
+            of_repeat = [row["decode_tok_s"] for row in rows if row["repeat"] == repeat]
+            assert told["decode_tok_s"] == pytest.approx(sum(of_repeat) / len(of_repeat))
+        means = [told["decode_tok_s"] for told in level["repeats"]]
+        assert level["decode_tok_s"]["mean"] == pytest.approx(sum(means) / 3)
+        assert level["decode_tok_s"]["low"] < level["decode_tok_s"]["mean"] < level["decode_tok_s"]["high"]
+        assert level["decode_tok_s"]["n"] == level["ttft_s"]["n"] == 3
+        assert level["tokens_per_chunk"] == pytest.approx(8 / truths[0].chunks)
+        assert level["ttft_s"]["p50"] <= level["ttft_s"]["p90"] <= level["ttft_s"]["p99"]
+        assert level["prompt_tokens"] == {"min": 32, "max": 32}
+        assert level["cached_tokens"] == 0
+    headline = found["headline"]
+    assert headline["value"] == found["levels"][0]["decode_tok_s"]["mean"]
+    assert (headline["n"], headline["interval_over"]) == (3, "repeats within one start")
+    short = measurement.short(found)
+    assert (short["value"], short["measurement_id"], short["model"]) == (headline["value"], "m1", "mock")
+    assert found["workload_hash"] == files.digest(found["workload"])
+
+
+def test_one_repeat_has_no_interval_instead_of_a_wrong_one():
+    with Mock() as mock:
+        found = document(run(mock, repeats=1), repeats=1)
+    assert found["headline"]["value"] > 0
+    assert (found["headline"]["low"], found["headline"]["high"]) == (None, None)
+
+
+def test_total_rate_spans_from_the_first_request_to_the_last_token():
+    def sample(sent: float, e2e: float) -> Sample:
+        return Sample(sent_at=sent, ttft_s=0.5, e2e_s=e2e, tpot_s=0.1, decode_tok_s=10.0, tokens=20, chunks=20)
+
+    repeat = load.Repeat(2, 0, [sample(100.0, 2.0), sample(101.0, 3.0), Sample(sent_at=99.0, error="timeout")])
+    told = measurement.summarise_repeat(repeat)
+    assert told["output_tok_s"] == pytest.approx(40 / (104.0 - 99.0))
+    assert told["ok"] == 2
+    empty = measurement.summarise_repeat(load.Repeat(1, 0, [Sample(error="timeout")]))
+    assert (empty["output_tok_s"], empty["decode_tok_s"], empty["ok"]) == (None, None, 0)
+
+
+def test_identity_changes_with_each_of_its_parts_and_with_nothing_else():
+    base = ("start", "declaration", dict(DEFAULTS), "state")
+    known = measurement.identity(*base)
+    assert known == measurement.identity("start", "declaration", resolve({}), "state")
+    others = [("x", *base[1:]), ("start", "x", *base[2:]), (*base[:2], resolve({"seed": 1}), "state"), (*base[:3], "x")]
+    assert len({known, *(measurement.identity(*other) for other in others)}) == 5
+
+
+def test_names_of_measurements_sort_by_time_and_differ():
+    names = [measurement.new_id(when) for when in (0.0, 1e9, 1.8e9)]
+    assert names == sorted(names)
+    assert names[1].startswith("20010909T014640Z-")
+    assert measurement.new_id(0) != measurement.new_id(0)
+
+
+@pytest.mark.parametrize(
+    ("lag", "cpu", "ttft", "decode", "reasons"),
+    [
+        (0.001, 0.1, 0.005, 0.1, 0),
+        (0.030, 0.1, 1.0, 4.0, 0),
+        (0.030, 0.1, 0.1, 4.0, 1),
+        (0.030, 0.1, 1.0, 1.0, 1),
+        (0.001, 0.95, 1.0, 1.0, 1),
+        (0.5, 0.95, 0.1, 1.0, 3),
+    ],
+)
+def test_when_the_client_was_the_limit(lag, cpu, ttft, decode, reasons):
+    sample = Sample(ttft_s=ttft, e2e_s=ttft + decode)
+    told = load.self_check([lag] * 50, cpu, [sample])
+    assert (len(told["why"]), told["limited"]) == (reasons, reasons > 0)
+    assert not math.isnan(told["loop_lag_p99_s"])
+
+
+def test_a_blocked_loop_is_seen_by_the_client_itself():
+    async def work() -> list[float]:
+        with load.LoopLag() as lag:
+            await asyncio.sleep(0.05)
+            time.sleep(0.2)
+            await asyncio.sleep(0.05)
+        return lag.values
+
+    assert max(asyncio.run(work())) > 0.1
+
+
+def test_unreachable_is_an_endpoint_error():
+    with Mock() as mock:
+        url = mock.url
+
+    async def work():
+        await Endpoint(Client(url), get_engine("vllm"), "mock", resolve({})).check()
+
+    with pytest.raises(EndpointError, match="does not answer"):
+        asyncio.run(work())
