@@ -87,7 +87,7 @@ options:
         type: int
         default: 1
       threads:
-        description: Threads that compute. V(0) is the engine's default; llama_cpp takes the number of cores less one.
+        description: Threads that compute. V(0) is the engine's default; for llama_cpp cores less one.
         type: int
         default: 0
       context_length:

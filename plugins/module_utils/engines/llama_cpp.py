@@ -18,11 +18,12 @@ class LlamaCpp(Engine):
     name = "llama_cpp"
     title = "llama.cpp"
     parts = ((rf"(?:{PYTHON})?(?:\S*/)?{SCRIPT}(?:\s|$)", "server"), (r"(?:\S*/)?llama-server(?:\s|$)", "server"))
+    # Not anchored: the engine's own log threads write to the same file, also in the middle of a line of ours.
     phases = (
-        Phase("loading model", r"^\[[^]]+\] loading model"),
-        Phase("listening", r"^\[[^]]+\] listening on"),
+        Phase("loading model", r"\] loading model |load_model: loading model "),
+        Phase("listening", r"\] listening on |init: listening on "),
     )
-    stamp_pattern = r"^\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(\.\d{3})\]"
+    stamp_pattern = r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(\.\d{3})\]"
     stamp_resolution_s = 0.001
     term_grace_s = 10.0
     metrics_path = "/metrics"
