@@ -59,7 +59,7 @@ def send(item: Process, number: int, proc: str = procfs.PROC) -> bool:
 
 
 def wait_gone(items: list[Process], timeout_s: float, proc: str = procfs.PROC) -> list[Process]:
-    """Wait until none of them runs; returns those that still do. Zombies count as gone: only their parent can reap them."""
+    """Wait until none of them runs; returns those that still do. Zombies count as gone: only a parent can reap them."""
     deadline = time.monotonic() + timeout_s
     pause = 0.01
     left = items
@@ -86,6 +86,7 @@ def end(
     """
     say = progress or (lambda text: None)
     result = {item.pid: Ended(item.pid, item.start, item.cmdline, "was gone") for item in members}
+    running = {item.pid for item in members if procfs.alive(item.pid, item.start, proc)}
     denied: set[int] = set()
 
     def signal_one(item: Process, number: int) -> None:
@@ -104,7 +105,7 @@ def end(
     waiting = [item for item in members if item.pid not in denied]
     left = wait_gone(waiting, grace_s, proc)
     for item in waiting:
-        if item not in left and result[item.pid].how == "was gone":
+        if item not in left and item.pid in running and result[item.pid].how == "was gone":
             result[item.pid].how = "exited with its parent"
     for item in reversed(left):
         say(f"KILL to {item.pid}")

@@ -190,6 +190,8 @@ def _memory_environment(pid: int, proc: str) -> dict[str, str]:
 
 
 def _at(memory: BinaryIO, where: int, size: int) -> bytes:
+    if where >= 1 << 63:
+        raise ValueError(f"{where:#x} is no address of a process")
     memory.seek(where)
     return memory.read(size)
 
@@ -200,6 +202,7 @@ def _pointer(memory: BinaryIO, where: int) -> int:
 
 def _environ_array(memory: BinaryIO, array: int) -> dict[str, str]:
     found: dict[str, str] = {}
+    total = 0
     for index in range(65536):
         entry = _pointer(memory, array + 8 * index)
         if not entry:
@@ -208,7 +211,8 @@ def _environ_array(memory: BinaryIO, array: int) -> dict[str, str]:
         while b"\0" not in text:
             # Up to the end of the page: the next one may not be mapped.
             piece = _at(memory, entry + len(text), 4096 - (entry + len(text)) % 4096)
-            if not piece or len(text) > 1 << 20:
+            total += len(piece)
+            if not piece or total > 1 << 25:
                 raise ValueError("a variable does not end")
             text += piece
         for key, value in _pairs(text.partition(b"\0")[0]).items():
@@ -277,11 +281,20 @@ def elf_symbol(path: str, names: tuple[bytes, ...]) -> Symbol | None:
 
     Raises ValueError when the file is no such ELF, OSError when it cannot be read.
     """
+    try:
+        return _elf_symbol(path, names)
+    except struct.error as error:
+        raise ValueError(f"{path} is a damaged ELF file ({error})") from error
+
+
+def _elf_symbol(path: str, names: tuple[bytes, ...]) -> Symbol | None:
     with open(path, "rb") as source:
+        end = os.fstat(source.fileno()).st_size
 
         def part(offset: int, length: int) -> bytes:
-            source.seek(offset)
-            return source.read(length)
+            # Numbers from the file: they may be anything.
+            source.seek(min(offset, end))
+            return source.read(min(length, end))
 
         head = part(0, 64)
         if len(head) < 64 or head[:6] != b"\x7fELF\x02\x01":
