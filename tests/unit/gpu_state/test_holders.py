@@ -1,0 +1,123 @@
+"""Who holds a GPU: a made /proc, and the join with the driver's list."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ansible_collections.groundstate.llm.plugins.module_utils import holders, procfs
+from ansible_collections.groundstate.llm.plugins.module_utils.holders import Hold
+from ansible_collections.groundstate.llm.plugins.module_utils.nvidia import DriverProcess, Gpu
+from ansible_collections.groundstate.llm.plugins.module_utils.procfs import Process
+
+
+def gpu(index: int, *processes: DriverProcess, minor: int | None = None) -> Gpu:
+    return Gpu(index, f"GPU-{index}", "", "", index if minor is None else minor, 1000, 0, 0, 0, False, processes)
+
+
+def process(pid: int = 5, comm: str = "x", cmdline: str = "x") -> Process:
+    return Process(pid, 1, 1, 1, "S", comm, 0, cmdline)
+
+
+def test_open_and_mapped_nodes_of_a_real_process(tmp_path: Path):
+    for name in ("nvidia0", "nvidia1", "nvidia12", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / name).write_bytes(b"\0" * mmap.PAGESIZE)
+    code = (
+        "import mmap, sys; d = sys.argv[1]; a = open(d + '/nvidia0'); c = open(d + '/nvidiactl')\n"
+        "b = open(d + '/nvidia12', 'r+b'); m = mmap.mmap(b.fileno(), 0); b.close()\n"
+        "print('ready', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout.readline() == b"ready\n"
+        (tmp_path / "nvidia0").unlink()  # still held
+        found = holders.scan([child.pid, os.getpid()], dev=str(tmp_path))
+        child.stdin.close()
+    assert found.nodes(str(tmp_path)) == {child.pid: {0, 12}}
+    assert found.unreadable == set()
+
+
+def test_what_may_not_be_read_is_unreadable(tmp_path: Path):
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "fd").touch()  # listing it fails with another error than "no such file"
+    (tmp_path / "7" / "maps").touch()
+    assert holders.scan([7, 8], proc=str(tmp_path)).unreadable == {7}
+
+
+def test_without_the_driver_open_nodes_count_when_all_are_asked_for():
+    nodes = {5: {0}, 6: {0, 1}}
+    found = holders.holds(nodes, [gpu(0), gpu(1)], asked=[0, 1])
+    assert found == {5: Hold(frozenset({0})), 6: Hold(frozenset({0, 1}))}
+
+
+def test_an_open_node_alone_does_not_tell_which_gpu_is_used():
+    found = holders.holds({6: {0, 1}}, [gpu(0), gpu(1)], asked=[0])
+    assert found == {6: Hold(frozenset(), frozenset({0, 1}))}
+
+
+def test_the_driver_tells_which_gpu_is_used():
+    gpus = [gpu(0), gpu(1, DriverProcess(6, "C", "x", 700))]
+    assert holders.holds({6: {0, 1}}, gpus, asked=[0]) == {6: Hold(frozenset({1}), frozenset(), 700)}
+
+
+def test_a_number_in_the_drivers_list_is_no_evidence_without_an_open_node():
+    gpus = [gpu(0, DriverProcess(5, "C", "of another namespace", 700))]
+    assert holders.holds({}, gpus, asked=[0]) == {}
+    # Process 6 has only the node of the other GPU: the driver's 6 is another one.
+    gpus = [gpu(0, DriverProcess(6, "C", "of another namespace", 700)), gpu(1)]
+    assert holders.holds({6: {1}}, gpus, asked=[0, 1])[6].gpus == {1}
+
+
+def test_nodes_are_matched_by_minor_number():
+    assert holders.holds({5: {3}}, [gpu(0, minor=3)], asked=[0]) == {5: Hold(frozenset({0}))}
+    assert holders.holds({5: {0}}, [gpu(0, minor=3)], asked=[0]) == {}
+
+
+@pytest.mark.parametrize(
+    ("comm", "cmdline", "exe", "expected"),
+    [
+        ("python3", "/opt/env/bin/python3 -u train.py", "/usr/bin/python3.12", True),
+        ("sglang::schedul", "sglang::scheduler_TP0", "/usr/bin/python3.12", True),
+        ("python", "python", "", True),
+        ("pythonista", "pythonista", "/usr/bin/pythonista", False),
+        ("llama-server", "llama-server -m python.gguf", "/usr/bin/llama-server", False),
+    ],
+)
+def test_python_is_recognised_by_its_executable_too(comm, cmdline, exe, expected):
+    assert holders.is_python(process(comm=comm, cmdline=cmdline), exe) is expected
+
+
+def test_names_of_an_interpreted_program():
+    names = holders.program_names(process(comm="python3", cmdline="python3 -u /opt/gpu_exporter.py --port 1"), "")
+    assert names == {"python3", "gpu_exporter.py"}
+    assert "nvitop" in holders.program_names(process(comm="python3", cmdline="python3 -m nvitop"), "")
+    # A model whose path looks like a protected program is an argument, not a name.
+    assert "dcgm" not in holders.program_names(process(comm="python3", cmdline="python3 a.py /models/dcgm"), "")
+
+
+@pytest.mark.parametrize(
+    ("group", "unit"),
+    [
+        ("/system.slice/vllm.service", "vllm.service"),
+        ("/user.slice/user-1000.slice/user@1000.service/app.slice/llm.service", "llm.service"),
+        ("/user.slice/user-1000.slice/user@1000.service/app.slice", ""),
+        ("/user.slice/user-0.slice/session-1.scope", ""),
+        ("/", ""),
+    ],
+)
+def test_unit_of_a_control_group(group, unit):
+    assert holders.unit(group) == unit
+
+
+def test_details_of_this_process():
+    me = procfs.process(os.getpid())
+    found = holders.describe(me, Hold(frozenset({1}), frozenset(), 5))
+    assert (found["pid"], found["start"], found["gpus"], found["gpu_memory"]) == (os.getpid(), me.start, [1], 5)
+    assert found["same_namespace"] is True
+    assert found["user"] == holders.user(os.geteuid())
+    assert holders.user(4294967294 - 7) == str(4294967294 - 7)
