@@ -75,6 +75,7 @@ if command -v uv >/dev/null && uv --version >/dev/null 2>&1; then
 fi
 if [ ! -x "$venv/bin/python" ] || ! suitable "$venv/bin/python" || ! grep -qsF "$venv " "$venv/.groundstate-place"; then
     python=$(find_python)
+    [ ! -e "$venv" ] || [ -e "$venv/pyvenv.cfg" ] || die "$venv is in the way: it is no virtual environment"
     say "making $venv with $python"
     rm -rf "$venv"
     if [ -n "$uv" ]; then
