@@ -101,7 +101,7 @@ def test_a_zombie_is_not_alive():
 def test_listeners_name_the_owner(start, tmp_path):
     told = tmp_path / "port"
     process = start.python(
-        "import socket; server = socket.create_server(('::1', 0), family=socket.AF_INET6)\n"
+        "import socket; server = socket.create_server(('127.0.0.1', 0))\n"
         f"open({str(told)!r}, 'w').write(str(server.getsockname()[1]))"
     )
     (found,) = procfs.listeners(int(told.read_text()))
