@@ -34,7 +34,7 @@ TABLE = (
     ),
     Diagnosis(
         "out of GPU memory",
-        r"CUDA out of memory\. Tried to allocate ([\d.]+ \w+)|(?:torch\.)?(?:cuda\.)?OutOfMemoryError",
+        r"[\w.]*(?:OutOfMemoryError: )?CUDA out of memory\. Tried to allocate ([\d.]+ \w+)|OutOfMemoryError",
         "a GPU has not enough free memory ({0})",
         "check that nothing else holds the GPU (gpu_info), lower llm_server.memory_fraction or context_length",
     ),

@@ -51,8 +51,8 @@ def render(variables: Mapping[str, str]) -> str:
 def parse(text: str) -> dict[str, str]:
     """The variables of an environment file; comments (``#``, ``;``) and lines without ``=`` are left out."""
     found = {}
-    for line in text.splitlines():
-        name, separator, value = line.strip().partition("=")
+    for line in text.split("\n"):
+        name, separator, value = (part.strip() for part in line.partition("="))
         if not separator or not name or name[0] in "#;":
             continue
         if len(value) >= 2 and value[0] == value[-1] == '"':
