@@ -1,0 +1,134 @@
+# Copyright: Groundstate contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""From the checked variables of a host to what is needed of it: the arguments of preflight's target half."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..module_utils import declaration, nccl_profiles, workload
+from ..module_utils.engines import get_engine
+from ..module_utils.preflight.checks import problem
+from . import specs
+
+CPU_LOCKS = ("vllm_cpu",)
+# What the engine and its smallest models were seen to use; a larger model is for preflight_min_memory_gib to say.
+MEMORY_MIB = {"llama_cpp": 512, "vllm_cpu": 3072}
+
+Derived = tuple[dict[str, Any], list[dict[str, str]], list[str]]
+
+
+def derive(values: Mapping[str, Any], roles: list[str], arguments: Mapping[str, Any], loader: Any) -> Derived:
+    """(arguments of the module, problems, warnings). What could not be derived is not asked of the host."""
+    problems: list[dict[str, str]] = []
+    warnings: list[str] = []
+    declared = None
+    if "llm_server" in roles and values.get("llm_server") is not None:
+        declared = _declared(values["llm_server"], problems, warnings)
+    if "baseline" in roles and "baseline_workload" in values:
+        try:
+            workload.resolve(values["baseline_workload"])
+        except workload.WorkloadError as error:
+            problems += _split("baseline_workload", str(error).partition(": ")[2])
+    if "nccl_profile" in roles and "nccl_profile_name" in values and "nccl_profiles" in values:
+        _profile(values, loader, problems)
+    environment = _environment(values, loader) if "ml_env" in roles else {}
+    tiny = (values.get("ml_env_tiny_model") or {}).get("path")
+    made = [path for path in (environment.get("path") if environment.get("lock") else "", tiny) if path]
+    server = _server(declared, values, environment) if declared is not None else {}
+    if "ml_env" in roles and not {"ml_env_lock", "ml_env_path"} <= set(values):
+        # What is made later is not known then: do not miss it.
+        server.update(program="", models={}, env_needed=False)
+    derived = {
+        "home": values.get("groundstate_home"),
+        "environment": environment,
+        "server": server,
+        "needs": {
+            "free_mib": round(arguments["min_free_gib"] * 1024),
+            "memory_mib": round(arguments["min_memory_gib"] * 1024) or _memory(server, environment),
+        },
+        "made_later": made,
+        "local_fact": values.get("baseline_local_fact") if "baseline" in roles else None,
+        "gpu_state": "gpu_state" in roles,
+    }
+    for name in ("environment", "server", "needs"):
+        derived[name] = {**derived[name], **arguments[name]}
+    for name in ("home", "made_later", "local_fact", "gpu_state"):
+        derived[name] = arguments[name] or derived[name]
+    return {name: value for name, value in derived.items() if value is not None}, problems, warnings
+
+
+def _split(where: str, text: str) -> list[dict[str, str]]:
+    """One problem for each "field: what" of a message that joins them with semicolons."""
+    found = []
+    for part in text.split("; "):
+        field, colon, what = part.partition(": ")
+        known = colon and " " not in field
+        found.append(problem(what if known else part, f"{where}.{field}" if known else where, ""))
+    return found
+
+
+def _declared(raw: dict[str, Any], problems: list[dict[str, str]], warnings: list[str]) -> dict[str, Any] | None:
+    """The complete declaration; None when it has none of the required fields."""
+    try:
+        made = declaration.complete({key: value for key, value in raw.items() if value is not None})
+    except ValueError as error:
+        problems += _split("llm_server", str(error).partition(": ")[2])
+        return None
+    for text in declaration.problems(made):
+        field, _colon, what = text.partition(": ")
+        problems.append(problem(what, f"llm_server.{field}", ""))
+    warnings += [f"llm_server: {text}" for text in get_engine(made["engine"]).warnings(made)]
+    return made
+
+
+def _profile(values: Mapping[str, Any], loader: Any, problems: list[dict[str, str]]) -> None:
+    shipped = specs.load(loader, "nccl_profile").internal.get("nccl_profile_shipped") or {}
+    name = values["nccl_profile_name"]
+    try:
+        # What it warns of, the module that writes the profile tells.
+        nccl_profiles.resolve(name, {**shipped, **values["nccl_profiles"]})
+    except ValueError as error:
+        where = specs.place("nccl_profiles" if name in values["nccl_profiles"] else "nccl_profile_name", name)
+        problems.append(problem(str(error), where, "Correct the profile, or choose another"))
+
+
+def _environment(values: Mapping[str, Any], loader: Any) -> dict[str, Any]:
+    lock = values.get("ml_env_lock") or ""
+    data = specs.lock(loader, lock)
+    return {
+        "path": values.get("ml_env_path") or "",
+        "lock": lock,
+        "locks": specs.locks(),
+        "python": values.get("ml_env_python") or "auto",
+        "python_range": data.get("python", ""),
+        "platform": data.get("platform", ""),
+        # The one before stays while the new one is built, and the wheels are downloaded first.
+        "size_mib": 2 * int(data.get("size_mib", 0)) + 512,
+    }
+
+
+def _server(declared: dict[str, Any], values: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:
+    on_cpu = environment.get("lock") in CPU_LOCKS or declared["extra_args"].get("device") == "cpu"
+    gpus = declared["gpus"]
+    asked = isinstance(gpus, list) and bool(gpus)
+    engine = get_engine(declared["engine"])
+    argv = engine.argv(declared, environment.get("path", ""), declared["port"] or declared["port_from"])
+    return {
+        "name": declared["name"],
+        "engine": declared["engine"],
+        "host": declared["host"],
+        "port": declared["port"],
+        "models": declaration.local_paths(declared),
+        "program": argv[0] if argv else "",
+        "gpus": gpus,
+        "gpus_needed": asked or (declared["engine"] in ("vllm", "sglang") and gpus == "all" and not on_cpu),
+        "env_needed": declared["engine"] != "generic" and not declared["command"],
+        "tensor_parallel": declared["tensor_parallel"],
+        "launcher": values.get("llm_server_launcher") or "auto",
+    }
+
+
+def _memory(server: Mapping[str, Any], environment: Mapping[str, Any]) -> int:
+    return MEMORY_MIB.get(environment.get("lock", ""), MEMORY_MIB.get(server.get("engine", ""), 0))
