@@ -209,7 +209,7 @@ class _Connection(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.closed = False
         self.parser: ResponseParser | None = None
-        self.waiter: asyncio.Future | None = None
+        self.waiter: asyncio.Future[None] | None = None
         self.on_body: Callable[[float, bytes], None] = lambda when, data: None
         self.got_bytes = False
         self.ended_at = 0.0

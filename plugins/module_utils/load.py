@@ -8,6 +8,7 @@ import asyncio
 import platform
 import time
 from collections.abc import Coroutine
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
@@ -79,24 +80,32 @@ class Run:
     prompts: dict[str, Any]
 
 
-class LoopLag:
-    """How late the event loop wakes a task that asked for it: the error it adds to every time stamp."""
+class ClientWatch:
+    """What the client itself costs while requests are in flight; may be entered many times.
+
+    ``lags``: how late the event loop wakes a task that asked for it, which is the error it adds to time stamps.
+    """
 
     def __init__(self) -> None:
-        self.values: list[float] = []
-        self._task: asyncio.Task | None = None
+        self.lags: list[float] = []
+        self.cpu_s = self.wall_s = 0.0
+        self._task: asyncio.Task[None] | None = None
 
     async def _watch(self) -> None:
         while True:
             due = now() + LAG_INTERVAL_S
             await asyncio.sleep(LAG_INTERVAL_S)
-            self.values.append(max(0.0, now() - due))
+            self.lags.append(max(0.0, now() - due))
 
-    def __enter__(self) -> LoopLag:
+    def __enter__(self) -> ClientWatch:
+        self.cpu_s -= time.process_time()
+        self.wall_s -= now()
         self._task = asyncio.get_running_loop().create_task(self._watch())
         return self
 
     def __exit__(self, *_unused: object) -> None:
+        self.cpu_s += time.process_time()
+        self.wall_s += now()
         if self._task is not None:
             self._task.cancel()
 
@@ -143,20 +152,18 @@ class Runner:
         warmup = await self._warm_up(levels[0])
         repeats: list[Repeat] = []
         self.progress.enter("measuring", workloads.total_requests(self.workload))
-        began, cpu = now(), time.process_time()
-        with LoopLag() as lag:
-            for place, level in enumerate(levels):
-                if place:  # more streams at once than before: shapes and buffers that the server has not used yet
-                    self.progress.total += level
-                    rows = await self._wave(level, [("warm-up", level, index) for index in range(level)])
-                    warmup["requests"] += len(rows)
-                done = [await self._repeat(level, index) for index in range(self.workload["repeats"])]
-                self._check_errors(level, done)
-                repeats += done
-        seconds = now() - began
-        share = (time.process_time() - cpu) / seconds
-        client = self_check(lag.values, share, [one for repeat in repeats for one in repeat.samples if one.ok])
-        return Run(began, seconds, repeats, warmup, client, self.method)
+        began, watch = now(), ClientWatch()
+        for place, level in enumerate(levels):
+            if place:  # more streams at once than before: shapes and buffers that the server has not used yet
+                self.progress.total += level
+                rows = await self._wave(level, [("warm-up", level, index) for index in range(level)])
+                warmup["requests"] += len(rows)
+            done = [await self._repeat(level, index, watch) for index in range(self.workload["repeats"])]
+            self._check_errors(level, done)
+            repeats += done
+        good = [one for repeat in repeats for one in repeat.samples if one.ok]
+        client = self_check(watch.lags, watch.cpu_s / watch.wall_s, good)
+        return Run(began, now() - began, repeats, warmup, client, self.method)
 
     # --- prompts -----------------------------------------------------------------------------------
 
@@ -192,7 +199,9 @@ class Runner:
             self.progress.done += 1
         return samples
 
-    async def _wave(self, concurrency: int, keys: list[tuple[str | int, ...]]) -> list[Sample]:
+    async def _wave(
+        self, concurrency: int, keys: list[tuple[str | int, ...]], watch: ClientWatch | None = None
+    ) -> list[Sample]:
         """All requests over ``concurrency`` streams that begin together (closed loop)."""
         bodies = [self._body(key) for key in keys]
         try:
@@ -201,13 +210,14 @@ class Runner:
             raise LoadError(f"{concurrency} connections could not be opened: {error}") from error
         share = len(bodies) // concurrency
         parts = [bodies[index * share : (index + 1) * share] for index in range(concurrency)]
-        done = await asyncio.gather(*(self._stream(part) for part in parts))
+        with watch or nullcontext():
+            done = await asyncio.gather(*(self._stream(part) for part in parts))
         return [sample for part in done for sample in part]
 
-    async def _repeat(self, concurrency: int, index: int) -> Repeat:
+    async def _repeat(self, concurrency: int, index: int, watch: ClientWatch) -> Repeat:
         count = concurrency * self.workload["requests"]
         keys: list[tuple[str | int, ...]] = [("measure", concurrency, index, number) for number in range(count)]
-        return Repeat(concurrency, index, await self._wave(concurrency, keys))
+        return Repeat(concurrency, index, await self._wave(concurrency, keys, watch))
 
     async def _warm_up(self, concurrency: int) -> dict[str, Any]:
         """Waves until three successive ones agree; the first failure ends the run, since it tells what is wrong."""

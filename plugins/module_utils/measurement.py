@@ -16,6 +16,11 @@ SCHEMA = 1
 CONFIDENCE = 0.95
 HEADLINE = "decode_tok_s"
 INTERVAL_OVER = "repeats within one start"
+#: A chat template begins every prompt alike; how much of it a cache served is told by ``cached_tokens``.
+PREFIX_CACHE = {
+    "completions": "defeated by unique prompts",
+    "chat": "defeated by unique prompts (the chat template is shared)",
+}
 
 
 def new_id(when: float) -> str:
@@ -136,7 +141,7 @@ def build(
             **run.prompts,
             "exact": bool(lengths) and all(one["min"] == one["max"] == wanted for one in lengths),
         },
-        "prefix_cache": "defeated by unique prompts",
+        "prefix_cache": PREFIX_CACHE[workload["api"]],
         "levels": levels,
         "warmup": run.warmup,
         "client": {**run.client, **interpreter},

@@ -96,7 +96,7 @@ def _number(name: str, value: Any, problems: list[str]) -> Any:
     elif not low <= value <= high:
         problems.append(f"{name}: {value} is not within {low:g} to {high:g}")
     else:
-        return kind(value)
+        return int(value) if kind is int else float(value)
     return value
 
 
@@ -112,7 +112,7 @@ def _concurrency(value: Any, problems: list[str]) -> list[int]:
 
 def total_requests(workload: dict[str, Any]) -> int:
     """How many measured requests a workload makes (warm-up not counted)."""
-    return sum(workload["concurrency"]) * workload["requests"] * workload["repeats"]
+    return int(sum(workload["concurrency"]) * workload["requests"] * workload["repeats"])
 
 
 def vocabulary(tokens: list[int]) -> list[int]:
@@ -142,9 +142,9 @@ class Prompts:
         body = self._draw(f"{self.seed}:{name}", size - first)
         return " ".join(nonce + body) if self.ids is None else nonce + body
 
-    def _draw(self, seed: str, size: int) -> list:
+    def _draw(self, seed: str, size: int) -> list[Any]:
         source = random.Random(seed)
-        values = WORDS if self.ids is None else self.ids
+        values: list[Any] = WORDS if self.ids is None else self.ids
         return [values[int(source.random() * len(values))] for _ in range(size)]
 
 

@@ -364,14 +364,18 @@ class Benchmark:
         if self.folder is None:
             yield
             return
-        with open(os.path.join(self.folder, "measuring.lock"), "w", encoding="utf-8") as lock:
+        # The folder itself is locked: nothing is left behind, and a killed run's lock is gone with it.
+        handle = os.open(self.folder, os.O_RDONLY)
+        try:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
                 raise load.LoadError(
                     f"server {self.record.name!r} is being measured by another run; wait for it to end"
                 ) from None
             yield
+        finally:
+            os.close(handle)
 
     @contextmanager
     def shown(self):

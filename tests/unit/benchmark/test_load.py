@@ -248,11 +248,11 @@ def test_when_the_client_was_the_limit(lag, cpu, ttft, decode, reasons):
 
 def test_a_blocked_loop_is_seen_by_the_client_itself():
     async def work() -> list[float]:
-        with load.LoopLag() as lag:
+        with load.ClientWatch() as watch:
             await asyncio.sleep(0.05)
             time.sleep(0.2)
             await asyncio.sleep(0.05)
-        return lag.values
+        return watch.lags
 
     assert max(asyncio.run(work())) > 0.1
 
