@@ -28,7 +28,7 @@ options:
     default: present
   requirements:
     description:
-      - The lock as text, one C(name==version) a line, with C(--hash) options where the origin of a file must not matter.
+      - The lock as text, one C(name==version) a line, with C(--hash) options so that its origin does not matter.
       - Required with O(state=present). Indexes do not belong here.
     type: str
   python:

@@ -220,7 +220,9 @@ def _check_imports(spec: Spec, made: Plan, lock: int) -> None:
         argv = [python, "-I", "-c", _IMPORT, *spec.imports]
         running.run(argv, running.clean_environment({}), log, 600.0, lock)
     except running.Failed as error:
-        raise EnvError(f"{spec.path}: installed as locked, but it cannot be imported ({error}).\n{error.output}") from error
+        raise EnvError(
+            f"{spec.path}: installed as locked, but it cannot be imported ({error}).\n{error.output}"
+        ) from error
 
 
 def _check_space(spec: Spec) -> None:

@@ -201,23 +201,26 @@ def remedy(output: str) -> str:
     if "No space left on device" in flat:
         return "The disk is full: free some space there (and in the installer's cache), or put ml_env_path elsewhere."
     if re.search(r"ensurepip|python3?[\w.]*-venv", flat):
-        return "This Python cannot make environments: install its venv package (python3-venv on Debian and Ubuntu) or uv."
-    if re.search(r"hash mismatch|HASHES|DO NOT MATCH", flat):
+        return (
+            "This Python cannot make environments: install its venv package (python3-venv on Debian and Ubuntu) or uv."
+        )
+    if re.search(r"hash mismatch|do not match the hashes", flat, re.IGNORECASE):
         return "An index served another file than the one locked: do not use that index before you know why."
+    if _NETWORK.search(flat):
+        # Before the next ones: pip ends with "no matching distribution" also when no index answered.
+        return (
+            "This host cannot reach its package index: set HTTPS_PROXY, ml_env_index_url (or PIP_INDEX_URL on the "
+            "host), or ml_env_find_links to a folder with the wheels."
+        )
     if re.search(r"torch\S*\+cpu|torch==", flat) and _MISSING.search(flat):
         return (
-            "The CPU build of torch is on no index that this host uses: set ml_env_torch_index to PyTorch's index of CPU "
-            "wheels, or ml_env_find_links to a folder with the wheel."
+            "The CPU build of torch is on no index that this host uses: set ml_env_torch_index to PyTorch's index of "
+            "CPU wheels, or ml_env_find_links to a folder with the wheel."
         )
     if _MISSING.search(flat):
         return (
             "No index that this host uses has it for this Python and platform: set ml_env_index_url, "
             "ml_env_extra_index_urls or ml_env_find_links."
-        )
-    if _NETWORK.search(flat):
-        return (
-            "This host cannot reach its package index: set HTTPS_PROXY, ml_env_index_url (or PIP_INDEX_URL on the host), "
-            "or ml_env_find_links to a folder with the wheels."
         )
     return "See the installer's words above."
 

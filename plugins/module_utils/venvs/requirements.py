@@ -111,8 +111,8 @@ def in_range(version: str, text: str) -> bool:
     }
     for operator, bound, prefix in check_range(text):
         size = len(bound) if prefix else max(len(bound), len(have))
-        left = (have + (0, 0, 0))[:size]
-        right = (bound + (0, 0, 0))[:size]
+        left = (*have, 0, 0, 0)[:size]
+        right = (*bound, 0, 0, 0)[:size]
         if not checks[operator](left, right):
             return False
     return True

@@ -170,13 +170,17 @@ class Store:
             handle = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.path.exists(f"{self.path}.lock") and os.path.samestat(os.fstat(handle), os.stat(f"{self.path}.lock")):
+                if os.path.exists(f"{self.path}.lock") and os.path.samestat(
+                    os.fstat(handle), os.stat(f"{self.path}.lock")
+                ):
                     break
             except BlockingIOError:
                 pass
             os.close(handle)
             if time.monotonic() >= deadline:
-                raise TimeoutError(f"another run has been building {self.path} for {timeout_s:.0f} s (lock: {self.path}.lock)")
+                raise TimeoutError(
+                    f"another run has been building {self.path} for {timeout_s:.0f} s (lock: {self.path}.lock)"
+                )
             time.sleep(0.2)
         try:
             yield handle
