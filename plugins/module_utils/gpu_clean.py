@@ -157,8 +157,7 @@ class Reset:
         for server in plan.stop:
             if not server.unit:
                 continue
-            scope = [] if os.geteuid() == 0 else ["--user"]
-            command = ["systemctl", *scope, "stop", server.unit]
+            command = ["systemctl", "stop", server.unit]
             try:
                 status, _out, said = nvidia.run(command, self.options.grace_s + _UNIT_EXTRA_S)
             except OSError as error:
@@ -187,13 +186,13 @@ class Reset:
         """Wait for the memory of the GPUs asked for; the last sample, uuid -> bytes."""
         idle = self._idle()
         limits: dict[str, int] = {}
-        fixed: dict[str, int] = {}  # GPUs with a process that stays: waiting would not help
+        fixed: dict[str, int] = {}  # GPUs where nothing was ended and a process stays: waiting would not help
         for gpu in self.asked:
             stays = [item for item in plan.left if gpu.index in item.gpus]
             if any(item.kind == "kept" for item in stays):
                 continue  # a kept server uses it, and that is what was asked for
             limit = idle.get(gpu.uuid, self._assumed_idle(gpu, stays)) + self.options.tolerance
-            waits = all(item.kind == "protected" for item in stays)
+            waits = all(item.kind == "protected" for item in stays) or self._freed(gpu.index)
             (limits if waits else fixed)[gpu.uuid] = limit
         try:
             waited = self._wait(limits, self.options.drain_timeout_s)
@@ -212,6 +211,9 @@ class Reset:
                 self.work.warnings.append(f"GPU {gpu.index}: the driver does not tell how much memory is used")
         drain.record_idle(self.options.home, {uuid: used for uuid, used in waited.levels.items() if uuid not in over})
         return levels
+
+    def _freed(self, index: int) -> bool:
+        return any(index in one["gpus"] for one in self.work.ended)
 
     def _wait(self, limits: dict[str, int], timeout_s: float) -> drain.Drained:
         if not limits:

@@ -219,7 +219,7 @@ def make_plan(view: View, policy: Policy) -> Plan:
         if named:
             decide(pid, *named)
         else:
-            left[pid] = ("unnamed", f"policy {policy.name} does not name it")
+            left[pid] = excuse(pid) or ("unnamed", f"policy {policy.name} does not name it")
     for pid, why in _engine_servers(view, end, owned).items():
         decide(pid, "engine", why)
     for pid in kept:

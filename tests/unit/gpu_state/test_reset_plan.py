@@ -97,6 +97,7 @@ def test_protected_programs_are_left_whatever_the_policy():
     plan = make_plan(seen, replace(BOTH, name="all"))
     assert plan.end == []
     assert left(plan) == {10: "protected", 11: "protected", 12: "protected"}
+    assert left(make_plan(seen, BOTH)) == left(plan)
     assert ends(make_plan(seen, replace(BOTH, name="all", protected=()))) == {10: "holder", 11: "holder", 12: "holder"}
 
 
