@@ -79,9 +79,9 @@ class Bed:
             timeout=120,
             check=False,
         )
-        _before, arrow, document = done.stdout.partition("=> ")
+        shown, arrow, document = done.stdout.partition("=> ")
         assert arrow, done.stdout + done.stderr
-        return json.loads(document)
+        return {**json.loads(document), "shown": shown}
 
     def kept(self) -> dict[str, Any]:
         return json.loads((self.folder / "measurement.json").read_text())
@@ -237,6 +237,17 @@ def test_a_server_of_others_is_measured_every_time_and_nothing_is_kept(bed: Bed)
         assert told["measurement"]["server"]["engine"] == "generic"
     assert not (bed.folder / "measurement.json").exists()
     assert "does not serve model 'nothing'; it serves: mock" in bed.run(**{**other, "model": "nothing"})["msg"]
+
+
+@pytest.mark.parametrize("bed", [{"step": 0.2}], indirect=True)
+def test_a_local_run_shows_how_far_it_is_and_ignores_an_old_progress_file(bed: Bed):
+    old = {"phase": "long ago", "done": 1, "total": 2, "eta_s": None, "began": 5.0}
+    (bed.folder / "progress.json").write_text(json.dumps(old))
+    told = bed.ansible()
+    assert "localhost: warm-up " in told["shown"]
+    assert "localhost: measuring " in told["shown"]
+    assert "long ago" not in told["shown"]
+    assert bed.ansible()["shown"].count("localhost: ") == 0
 
 
 def test_a_workload_that_cannot_be_is_refused_with_all_its_problems(bed: Bed):
