@@ -141,12 +141,11 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = {
             "changed": False,
             "problems": problems,
-            "facts": target.get("facts", {}),
             "warnings": warnings + list(target.get("warnings") or []),
         }
-        if problems:
-            result.update(failed=True, msg=checks.message(problems, host))
-        return result
+        if problems:  # without the facts: Ansible shows all of a failed result, and the message is what counts
+            return {**result, "failed": True, "msg": checks.message(problems, host)}
+        return {**result, "facts": target.get("facts", {})}
 
 
 def once(problems: list[dict[str, str]]) -> list[dict[str, str]]:

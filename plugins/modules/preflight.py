@@ -98,7 +98,7 @@ problems:
       fix: "End that process, or declare another port (0: a free one)"
 facts:
   description: What the host has, as far as it was looked at.
-  returned: when the host could be asked
+  returned: when there is no problem
   type: dict
 """
 

@@ -78,7 +78,9 @@ def _declared(raw: dict[str, Any], problems: list[dict[str, str]], warnings: lis
         return None
     for text in declaration.problems(made):
         field, _colon, what = text.partition(": ")
-        problems.append(problem(what, f"llm_server.{field}", ""))
+        # Some begin with the field and its value: then all of it is worth reading.
+        known = " " not in field
+        problems.append(problem(what if known else text, f"llm_server.{field.split(' ')[0]}", ""))
     warnings += [f"llm_server: {text}" for text in get_engine(made["engine"]).warnings(made)]
     return made
 

@@ -99,6 +99,9 @@ def origin(value: Any) -> str:
     except ImportError:  # an internal of ansible-core: nice to have, never needed
         return ""
     tag = Origin.get_tag(value)
+    if tag is None and isinstance(value, (list, Mapping)):
+        # Containers that were put together anew carry no tag, what is in them does.
+        return next((text for text in map(origin, value) if text), "")
     if tag is None or not tag.path or not tag.line_num:
         return ""
     relative = os.path.relpath(tag.path)
@@ -182,9 +185,14 @@ def check_value(
     found = unknown_keys(option, value, name)
     checked = _nothing_required(option) if partial else dict(option)
     result = ArgumentSpecValidator({name: checked}).validate({name: value})
-    for error in result.errors.errors:
-        if not isinstance(error, UnsupportedError):
-            found.append(_readable(remove_values(error.msg, result._no_log_values), name, option, value))
+    texts = [
+        remove_values(error.msg, result._no_log_values)
+        for error in result.errors.errors
+        if not isinstance(error, UnsupportedError)
+    ]
+    # What is no dictionary at all gives several messages that all say so.
+    whole = [text for text in texts if (match := _TYPE.search(text)) and match["key"] == name and not match["inside"]]
+    found += [_readable(text, name, option, value) for text in whole[:1] or texts]
     return result.validated_parameters.get(name), found
 
 
@@ -236,7 +244,7 @@ def _shown(option: Mapping[str, Any], value: Any, path: str, name: str) -> str:
             break
         inner = (inner.get("options") or {}).get(key, {"no_log": True})
     leaf = _leaf(value, path, name)
-    if inner.get("no_log") or not leaf or not isinstance(leaf[0], (str, int, float)):
+    if inner.get("no_log") or inner.get("options") or not leaf or not isinstance(leaf[0], (str, int, float)):
         return "the value"
     text = repr(str(leaf[0]) if isinstance(leaf[0], str) else leaf[0])
     return text if len(text) <= 60 else text[:57] + "..."

@@ -66,6 +66,12 @@ def _home(wants: Mapping[str, Any], facts: Mapping[str, Any]) -> Rule:
             "groundstate_home",
             "Name a folder that the login user may write to, or correct the owner",
         )
+    elif facts["record"]:
+        yield problem(
+            f"the record of the server cannot be read: {facts['record']}",
+            f"{wants['home']}/servers/{wants['server']['name']}",
+            "Repair or remove it",
+        )
 
 
 def _disk(wants: Mapping[str, Any], facts: Mapping[str, Any]) -> Rule:

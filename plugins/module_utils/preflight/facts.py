@@ -23,7 +23,7 @@ MIB = 1 << 20
 def gather(wants: Mapping[str, Any], root: str = "") -> dict[str, Any]:
     """Facts for what is wanted: home, environment, server, local_fact as the module preflight has them."""
     home, environment, server = wants["home"], wants["environment"], wants["server"]
-    ours, running = _own(home, server["name"])
+    ours, running, damage = _own(home, server["name"])
     facts = {
         "python": ".".join(str(one) for one in sys.version_info[:3]),
         "platform": sysconfig.get_platform(),
@@ -34,6 +34,7 @@ def gather(wants: Mapping[str, Any], root: str = "") -> dict[str, Any]:
         "env_python": _interpreter(environment),
         "memory": memory(root),
         "running": running is not None,
+        "record": damage,
         "port_users": _port_users(home, server, ours, running, wants["gpu_state"]),
         "low_ports_from": _unprivileged_port(root),
         "models": {field: model(path) for field, path in server["models"].items()},
@@ -131,13 +132,16 @@ def _program(program: str) -> bool | None:
 # --- the server's processes and port -----------------------------------------------------------------
 
 
-def _own(home: str, name: str) -> tuple[set[int], servers.ServerRecord | None]:
-    """Pids of all processes of our own server, and its record when that process still runs."""
-    if not name:
-        return set(), None
-    ours = {item.pid for item in servers.started_by_us(home, name, procfs.processes())}
-    record = servers.load(home, name)
-    return ours, record if record and record.running() else None
+def _own(home: str, name: str) -> tuple[set[int], servers.ServerRecord | None, str]:
+    """Pids of all processes of our own server, its record when that process still runs, why it cannot be read."""
+    if not name or not os.path.isdir(servers.folder(home, name)):
+        return set(), None, ""
+    try:
+        ours = {item.pid for item in servers.started_by_us(home, name, procfs.processes())}
+        record = servers.load(home, name)
+    except (OSError, ValueError) as error:
+        return set(), None, str(error)
+    return ours, record if record and record.running() else None, ""
 
 
 def _port_users(
