@@ -8,7 +8,7 @@ completely and the variable is not in it. ``unknown``: it could not be told, and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,8 +62,7 @@ def judge(
     rows = [_row(one, declared, own, known) for one in workers]
     rows.sort(key=lambda row: (row["rank"] is None, row["rank"] or 0, row["pid"]))
     why = _missing(rows, expected)
-    for row in rows:
-        why.extend(_reasons(row, declared, given or {}))
+    why.extend(_reasons(rows, declared, given or {}))
     verdicts = {row["verdict"] for row in rows}
     if CONTRADICTED in verdicts:
         verdict = CONTRADICTED
@@ -130,29 +129,52 @@ def _missing(rows: list[dict[str, Any]], expected: int) -> list[str]:
     return [f"{len(rows)} of {expected} workers were found (rank {ranks}): look into the server's log for the others"]
 
 
-def _reasons(row: dict[str, Any], declared: Mapping[str, str], given: Mapping[str, str]) -> list[str]:
-    found = []
+def _reasons(rows: list[dict[str, Any]], declared: Mapping[str, str], given: Mapping[str, str]) -> list[str]:
+    """One sentence for all that has the same cause in the same workers: eight workers fail in the same way."""
+    workers_of: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        for what, cause in _facts(row, declared, given):
+            workers_of.setdefault((what, cause), []).append(row)
+    facts_of: dict[tuple[str, str], list[str]] = {}
+    for (what, cause), those in workers_of.items():
+        facts_of.setdefault((_names(those), cause), []).append(what)
+    return [f"{names}: {', '.join(facts)}; {cause}" for (names, cause), facts in facts_of.items()]
+
+
+def _names(rows: list[dict[str, Any]]) -> str:
+    if len(rows) == 1:
+        return str(rows[0]["name"])
+    ranked = all(row["rank"] is not None for row in rows)
+    return ("ranks " if ranked else "pids ") + ", ".join(str(row["rank" if ranked else "pid"]) for row in rows)
+
+
+def _facts(row: dict[str, Any], declared: Mapping[str, str], given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """(what is wrong, why and how to fix it) of one worker."""
     for name, item in row["variables"].items():
         if item["verdict"] == CONTRADICTED:
             seen = "is not set" if item["seen"] is None else f"is {item['seen']!r}"
-            if given.get(name) != declared[name]:
-                hint = "the server was started without this profile: restart it"
-            else:
-                hint = "the server was started with it: something inside changes it (engine, wrapper, sitecustomize)"
-            found.append(f"{row['name']}: {name} {seen}, declared is {declared[name]!r}; {hint}")
+            yield (
+                f"{name} {seen} (declared: {declared[name]!r})",
+                "the server was started without this profile: restart it"
+                if given.get(name) != declared[name]
+                else "the server was started with it: something inside changes it (engine, wrapper, sitecustomize)",
+            )
     for name, value in row["undeclared"].items():
-        found.append(
-            f"{row['name']}: {name} is {value!r} and nobody declared it; put it into the profile or llm_server.env, "
-            "or take it away where it comes from"
+        yield (
+            f"{name} is {value!r} and not declared",
+            "the server was started with another profile: write the declared one and restart it"
+            if given.get(name) == value
+            else "declare it in the profile or in llm_server.env, or take it away where it comes from",
         )
-    unknown = [name for name, item in row["variables"].items() if item["verdict"] == UNKNOWN]
-    if unknown or not row["complete"]:
-        what = ", ".join(unknown) if unknown else "whether anything else is set"
-        found.append(
-            f"{row['name']}: {what} unknown: {row['unreadable']}; run as root or as the server's user, and start the "
-            "server with llm_server, which keeps titles from overwriting the environment"
+    if not row["complete"]:
+        unknown = [name for name, item in row["variables"].items() if item["verdict"] == UNKNOWN]
+        what = ", ".join(unknown) if unknown else "whether anything undeclared is set"
+        # Without the number, so that the same cause in several workers is one sentence.
+        cause = row["unreadable"].replace(f"/{row['pid']}/", "/PID/")
+        yield (
+            f"unknown: {what}",
+            f"{cause}: run as root or as the server's user, and start the server with llm_server, which keeps titles off",
         )
-    return found
 
 
 # --- table ---------------------------------------------------------------------------------------
@@ -174,7 +196,7 @@ def table(declared: Mapping[str, str], proof: Proof) -> list[str]:
 
 
 def _cells(row: dict[str, Any], names: list[str], is_root: bool) -> list[str]:
-    title = row["title"] if len(row["title"]) <= 26 else row["title"][:23] + "..."
+    title = _short(row["title"])
     rank = "-" if is_root or row["rank"] is None else str(row["rank"])
     cells = [rank, str(row["pid"]), title, row["source"]]
     if names:
@@ -182,6 +204,15 @@ def _cells(row: dict[str, Any], names: list[str], is_root: bool) -> list[str]:
     if row["undeclared"]:
         return [*cells, ", ".join(f"{name}={value}" for name, value in row["undeclared"].items())]
     return [*cells, "none" if row["complete"] else "unknown"]
+
+
+def _short(title: str) -> str:
+    """A title, or a command line from its script on, without folders, in a column's width."""
+    words = [word.rpartition("/")[2] or word for word in title.split()]
+    if len(words) > 1 and words[0].startswith("python") and not words[1].startswith("-"):
+        words = words[1:]
+    text = " ".join(words)
+    return text if len(text) <= 28 else text[:25] + "..."
 
 
 def _columns(rows: list[list[str]]) -> list[str]:

@@ -26,8 +26,17 @@ options:
     description: Name of the server.
     type: str
     required: true
+  profile:
+    description:
+      - Name of the profile that has to be in force, one of O(profiles). Without it and without O(variables), what was
+        written for the server by M(groundstate.llm.nccl_profile).
+    type: str
+  profiles:
+    description: The profiles that there are, as for M(groundstate.llm.nccl_profile).
+    type: dict
+    default: {}
   variables:
-    description: Names and values that have to be in force. Those of the server's C(nccl.env) when not given.
+    description: Names and values that have to be in force, in place of those of a profile.
     type: dict
   policy:
     description:
@@ -68,7 +77,7 @@ verdict:
   type: str
   sample: proved
 profile:
-  description: Name of the profile, as written by M(groundstate.llm.nccl_profile); empty when none was.
+  description: Name of the profile that was looked for; empty when there is none.
   returned: always
   type: str
   sample: pcie_ll_ring
@@ -136,17 +145,18 @@ def members(home: str, record: servers.ServerRecord) -> list[procfs.Process]:
 
 def declared(module: AnsibleModule) -> tuple[str, dict[str, str]]:
     """Name of the profile and the variables that have to be in force. Raises ValueError, OSError."""
-    name, variables = nccl_profiles.load(module.params["home"], module.params["server"]) or ("", {})
+    if module.params["profile"]:
+        resolved = nccl_profiles.resolve(module.params["profile"], module.params["profiles"])
+        return resolved.name, resolved.variables
     if module.params["variables"] is not None:
-        variables = {str(key): nccl_lint.value_text(value) for key, value in module.params["variables"].items()}
-    return name, variables
+        return "", {str(key): nccl_lint.value_text(value) for key, value in module.params["variables"].items()}
+    return nccl_profiles.load(module.params["home"], module.params["server"]) or ("", {})
 
 
-def prove(module: AnsibleModule, record: servers.ServerRecord) -> dict:
+def prove(home: str, record: servers.ServerRecord, variables: dict[str, str]) -> dict:
     """Look at all workers of a running server. Raises ValueError, OSError."""
-    profile, variables = declared(module)
     engine = get_engine(record.engine)
-    processes = members(module.params["home"], record)
+    processes = members(home, record)
     expected = engine.expected_workers(record.declaration)
     ranks = {item.pid: rank for rank, item in engine.find_workers(processes, record.declaration).items()}
     # An engine that cannot tell its workers: each process of the server has to have the profile.
@@ -163,7 +173,6 @@ def prove(module: AnsibleModule, record: servers.ServerRecord) -> dict:
     )
     return {
         "verdict": made.verdict,
-        "profile": profile,
         "expected_workers": expected,
         "workers": made.workers,
         "root": made.root or {},
@@ -178,9 +187,12 @@ def main() -> None:
         argument_spec={
             "home": {"type": "path", "required": True},
             "server": {"type": "str", "required": True},
+            "profile": {"type": "str"},
+            "profiles": {"type": "dict", "default": {}},
             "variables": {"type": "dict"},
             "policy": {"type": "str", "choices": ["require", "warn", "off"], "default": "require"},
         },
+        mutually_exclusive=[("profile", "variables")],
         supports_check_mode=True,
     )
     home, name, policy = (module.params[one] for one in ("home", "server", "policy"))
@@ -189,9 +201,10 @@ def main() -> None:
         module.exit_json(changed=False, **result)
     try:
         servers.check_name(name)
+        result["profile"], variables = declared(module)
         record = servers.load(home, name)
         if record is not None and record.running():
-            result = prove(module, record)
+            result.update(prove(home, record, variables))
         else:
             why = f"server {name!r} does not run (looked in {servers.folder(home, name)}); start it with llm_server"
             result.update(verdict=proof.UNKNOWN, why=[why])

@@ -213,7 +213,7 @@ def test_a_missing_and_a_wrong_value_are_contradictions(server):
     assert first["variables"]["NCCL_PROTO"] == {"declared": "LL", "seen": None, "verdict": "contradicted"}
     assert second["variables"]["NCCL_P2P_LEVEL"]["seen"] == "sys"
     assert "rank 0" in result["msg"]
-    assert "NCCL_P2P_LEVEL is 'sys', declared is 'SYS'" in result["msg"]
+    assert "NCCL_P2P_LEVEL is 'sys' (declared: 'SYS')" in result["msg"]
 
     warned = server.prove(policy="warn")
     assert (warned["rc"], warned["verdict"]) == (0, "contradicted")
@@ -229,6 +229,10 @@ def test_a_profile_written_after_the_start_is_not_in_force(server):
     assert "started without this profile: restart it" in result["why"][0]
     server.write("stock")
     assert server.prove()["verdict"] == "proved"
+    declared = server.prove(profile="nvlink", profiles=SHIPPED, policy="warn")
+    assert (declared["profile"], declared["verdict"]) == ("nvlink", "contradicted"), "the file does not decide"
+    by_hand = server.prove(variables={"NCCL_P2P_LEVEL": "NVL"}, policy="warn")
+    assert (by_hand["profile"], by_hand["verdict"]) == ("", "contradicted")
 
 
 def test_stock_finds_what_nobody_declared(server):
@@ -273,8 +277,9 @@ def test_without_a_running_server(server):
 def test_verify_shows_the_table(server, tmp_path):
     server.write("pcie_ll_ring")
     server.start([rank(0), rank(1, "--set", "NCCL_ALGO=Tree")], STORY)
+    variables = {"llm_server": {"name": server.name}, "nccl_profile_name": "pcie_ll_ring"}
     made = subprocess.run(
-        ["ansible-playbook", "playbooks/verify.yml", "-e", json.dumps({"llm_server": {"name": server.name}})],
+        ["ansible-playbook", "playbooks/verify.yml", "-e", json.dumps(variables)],
         cwd=ROOT,
         env={**ENVIRONMENT, "GROUNDSTATE_HOME": server.home, "GROUNDSTATE_RECORDS": str(tmp_path / "records")},
         stdout=subprocess.PIPE,

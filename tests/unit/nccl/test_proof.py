@@ -43,7 +43,7 @@ def test_one_worker_of_eight_lacks_a_variable():
     assert made.verdict == "contradicted"
     assert [row["verdict"] for row in made.workers] == ["proved"] * 5 + ["contradicted"] + ["proved"] * 2
     (why,) = made.why
-    assert why.startswith("rank 5 (pid 737): NCCL_PROTO is not set, declared is 'LL'")
+    assert why.startswith("rank 5 (pid 737): NCCL_PROTO is not set (declared: 'LL'); ")
     assert "something inside changes it" in why
 
 
@@ -53,7 +53,7 @@ def test_another_value_than_the_declared_one():
     assert made.verdict == "contradicted"
     item = made.workers[0]["variables"]["NCCL_BUFFSIZE"]
     assert item == {"declared": "16777216", "seen": "16M", "verdict": "contradicted"}
-    assert "NCCL_BUFFSIZE is '16M', declared is '16777216'" in made.why[0]
+    assert "NCCL_BUFFSIZE is '16M' (declared: '16777216')" in made.why[0]
     assert "restart it" in made.why[0], "the server was started before the profile was written"
 
 
@@ -67,6 +67,8 @@ def test_an_overwritten_environment_is_unknown_and_never_absent():
     assert made.workers[1]["variables"]["NCCL_PROTO"]["verdict"] == "proved"
     assert made.workers[1]["verdict"] == "unknown"
     assert "a process title overwrote" in made.why[0]
+    assert made.why[0].startswith("rank 0 (pid 732): unknown: NCCL_ALGO, NCCL_BUFFSIZE")
+    assert made.why[1].startswith("rank 1 (pid 733): unknown: ")
     assert "NCCL_PROTO" not in made.why[1]
 
 
@@ -99,11 +101,35 @@ def test_stock_means_that_nothing_is_set():
     made = proof.judge({}, [worker(0, {**harmless, "NCCL_PROTO": "LL"})], None, 1)
     assert made.verdict == "contradicted"
     assert made.workers[0]["undeclared"] == {"NCCL_PROTO": "LL"}
-    assert "NCCL_PROTO is 'LL' and nobody declared it" in made.why[0]
+    assert "NCCL_PROTO is 'LL' and not declared; declare it in" in made.why[0]
     made = proof.judge({}, [worker(0, {"NCCL_DEBUG": "INFO"})], None, 1, also_declared={"NCCL_DEBUG": "INFO"})
     assert made.verdict == "proved"
     made = proof.judge({}, [worker(0, {}, complete=False, why="lost")], None, 1)
     assert made.verdict == "unknown", "what cannot be read may hold anything"
+
+
+def test_a_server_that_was_started_with_another_profile():
+    made = proof.judge({}, [worker(0, STORY)], None, 1, given=STORY)
+    assert made.verdict == "contradicted"
+    (why,) = made.why
+    assert "NCCL_ALGO is 'Ring' and not declared, NCCL_BUFFSIZE is" in why
+    assert why.endswith("the server was started with another profile: write the declared one and restart it")
+
+
+def test_the_same_failure_of_all_workers_is_said_once():
+    made = proof.judge(STORY, [worker(one, {}) for one in range(8)], ROOT, 8)
+    (why,) = made.why
+    assert why.startswith("ranks 0, 1, 2, 3, 4, 5, 6, 7: NCCL_ALGO is not set (declared: 'Ring'), NCCL_BUFFSIZE is")
+    lost = procfs.Environment({}, False, "environ", "/proc/%d/mem: not permitted")
+    made = proof.judge({}, [proof.Seen(None, pid, "x", lost) for pid in (7, 8)], None, 0)
+    (why,) = made.why
+    assert why.startswith("pids 7, 8: unknown: whether anything undeclared is set; /proc/%d/mem: not permitted: run as")
+
+
+def test_a_command_line_is_shown_by_the_names_of_its_programs():
+    line = "/opt/ml/bin/python3 /opt/ml/bin/groundstate-llama-cpp --model /srv/model.gguf --port 18000"
+    made = proof.judge({}, [proof.Seen(0, 7, line, procfs.Environment({}, True, "memory"))], None, 1)
+    assert "  groundstate-llama-cpp --m...  memory" in made.table[1]
 
 
 def test_the_table_is_one_line_a_process_with_the_declared_values_on_top():
