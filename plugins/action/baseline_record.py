@@ -77,19 +77,16 @@ class ActionModule(ActionBase):
             result["changed"] = True
 
         in_baseline = any(one["id"] == record["id"] for one in baseline)
-        refused = verdict.unusable(measurement)
-        if not in_baseline and (arguments["accept"] or not baseline):
-            if refused and arguments["accept"]:
-                raise AnsibleActionFail(
-                    f"record {path} was written but cannot become (part of) a baseline: {'; '.join(refused)}"
-                )
-            if not refused:
-                if not check:
-                    label = f"{measurement['server']['name']} {measurement['server']['served_model_name']}"
-                    records.add_to_baseline(directory, host, key, label, record["id"])
-                in_baseline = result["changed"] = True
+        refused = verdict.refusals(measurement)
+        if refused and arguments["accept"]:
+            raise AnsibleActionFail(f"record {path} cannot become (part of) a baseline: {'; '.join(refused)}")
+        if not in_baseline and not refused and (arguments["accept"] or not baseline):
+            if not check:
+                label = f"{measurement['server']['name']} {measurement['server']['served_model_name']}"
+                records.add_to_baseline(directory, host, key, label, record["id"])
+            in_baseline = result["changed"] = True
 
-        shown = {**record, "in_baseline": in_baseline, "not_accepted": refused}
+        shown = {**record, "in_baseline": in_baseline, "refused": refused}
         result.update(
             verdict=record["verdict"],
             in_baseline=in_baseline,

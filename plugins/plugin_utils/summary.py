@@ -22,7 +22,8 @@ def _server(record: dict[str, Any]) -> str:
     server = record["measurement"]["server"]
     text = f"{server['name']}: {server['engine']}, {server['served_model_name']}, {server['base_url']}"
     ready = record.get("ready") or {}
-    phases = ", ".join(f"{one['name']} {one['seconds']:.1f}" for one in ready.get("phases") or [])
+    timed = [one for one in ready.get("phases") or [] if one.get("seconds") is not None]
+    phases = ", ".join(f"{one['name']} {one['seconds']:.1f}" for one in timed)
     if ready.get("elapsed_s") is not None:
         text += f"; ready in {ready['elapsed_s']:.1f} s" + (f" ({phases})" if phases else "")
     return text
@@ -61,7 +62,9 @@ def _verdict(record: dict[str, Any]) -> list[tuple[str, str]]:
     if verdict["verdict"] == "first":
         text = "first measurement of this declaration: it is now the provisional baseline"
         if not record.get("in_baseline"):
-            text = "first measurement of this declaration; " + "; ".join(record.get("not_accepted") or ["not accepted"])
+            text = "first measurement of this declaration, but no baseline: " + "; ".join(record["refused"])
+        elif verdict["reasons"]:
+            text += "; " + "; ".join(verdict["reasons"])
     else:
         text = verdict["verdict"].upper()
         if verdict["ratio"] is not None:

@@ -55,13 +55,18 @@ def by_start(records: list[dict[str, Any]]) -> dict[str, float]:
     return {start: math.exp(sum(values) / len(values)) for start, values in logs.items()}
 
 
-def unusable(measurement: dict[str, Any]) -> list[str]:
-    """Why a measurement says little about the server; [] when nothing speaks against it."""
-    reasons = []
+def refusals(measurement: dict[str, Any]) -> list[str]:
+    """Why a measurement cannot become a baseline; [] when it can."""
     if (measurement.get("client") or {}).get("limited"):
-        reasons.append("the client, not the server, was the limit (see measurement.client)")
+        return ["the client, not the server, was the limit (see measurement.client)"]
+    return []
+
+
+def weaknesses(measurement: dict[str, Any]) -> list[str]:
+    """Why a measurement cannot decide anything; [] when nothing speaks against it."""
+    reasons = refusals(measurement)
     if (measurement.get("warmup") or {}).get("steady") is False:
-        reasons.append("the server was not steady after the warm-up (raise baseline_workload.warmup_cap_s)")
+        reasons.append("the server was not steady after the warm-up (see measurement.warmup; is the machine busy?)")
     return reasons
 
 
@@ -86,13 +91,13 @@ def decide(
     starts = by_start(baseline)
     found.baseline_starts = len(starts)
     if not starts:
-        found.reasons = ["there is no baseline of this declaration yet"]
+        found.reasons = weaknesses(measurement)
         return found
     logs = [math.log(value) for value in starts.values()]
     interval = stats.mean_interval(logs, CONFIDENCE)
     found.baseline_value = math.exp(interval.mean)
     found.ratio = headline["value"] / found.baseline_value
-    weak = unusable(measurement)
+    weak = weaknesses(measurement)
     if measurement["server"]["start_id"] in starts:
         weak.append(
             "it is the very start that the baseline was measured on: repeats of one start say nothing about another"

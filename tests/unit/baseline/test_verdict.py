@@ -31,6 +31,7 @@ def test_first_measurement_has_nothing_to_compare_with():
     found = decide(82.7, [])
     assert found.verdict == "first"
     assert found.baseline_value is None
+    assert found.reasons == []
 
 
 def test_one_old_number_cannot_decide():
