@@ -173,7 +173,7 @@ def _facts(row: dict[str, Any], declared: Mapping[str, str], given: Mapping[str,
         cause = row["unreadable"].replace(f"/{row['pid']}/", "/PID/")
         yield (
             f"unknown: {what}",
-            f"{cause}: run as root or as the server's user, and start the server with llm_server, which keeps titles off",
+            f"{cause}: run as root or as the server's user; a server that llm_server starts keeps its titles off",
         )
 
 
