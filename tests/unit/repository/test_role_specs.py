@@ -63,7 +63,7 @@ def test_every_specified_default_is_a_default(role):
 
 def test_options_carry_the_name_of_their_role(role):
     for name in defaults(role):
-        assert name.startswith((f"{role.name}_", "groundstate_")) or name == role.name, name
+        assert name.startswith((f"{role.name}_", "groundstate_")) or name in (role.name, f"{role.name}s"), name
 
 
 def undescribed(name: str, option: dict[str, Any]) -> list[str]:
