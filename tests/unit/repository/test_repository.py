@@ -14,20 +14,10 @@ from groundstate import __version__
 
 ROOT = Path(__file__).resolve().parents[3]
 
-# In parts, so that this file does not name them itself.
+# With a class of one letter in each, so that this file does not hold what it looks for.
 TRACES = re.compile(
-    "|".join(
-        (
-            r"/w" r"ork/(main|steering|shared|\.)",
-            r"/f" r"arm/",
-            r"/tmp/d" r"ev/",
-            r"/ro" r"ot/\.pyenv",
-            r"py" r"pi\.org",
-            r"files\.py" r"thonhosted",
-            r"deb\.de" r"bian\.",
-            r"registry\.np" r"mjs",
-        )
-    )
+    r"/w[o]rk/(main|steering|shared|\.)|/f[a]rm/|/tmp/d[e]v/|/ro[o]t/\.pyenv"
+    r"|p[y]pi\.org|files\.p[y]thonhosted|deb\.d[e]bian\.|registry\.n[p]mjs"
 )
 SECRETS = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----|\bhf_[A-Za-z0-9]{30,}\b|\bghp_[A-Za-z0-9]{30,}\b")
 
