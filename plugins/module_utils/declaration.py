@@ -36,7 +36,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
             "draft_model": {"type": "str"},
             "num_steps": {"type": "int"},
             "topk": {"type": "int"},
-            "draft_tokens": {"type": "int"},
+            # Said in so many words: a name with "token" is else taken for a secret.
+            "draft_tokens": {"type": "int", "no_log": False},
         },
     },
     "extra_args": {"type": "dict", "default": {}},

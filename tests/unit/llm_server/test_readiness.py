@@ -198,3 +198,35 @@ def test_a_server_without_health_request_is_judged_by_its_completion():
 )
 def test_the_end_in_words(text, words):
     assert readiness.exit_words(text) == words
+
+
+def test_phases_of_vllm_as_its_source_writes_them():
+    engine, timeline = get_engine("vllm"), readiness.Timeline()
+    year = time.localtime().tm_year
+    launched = time.mktime(time.strptime(f"{year}-03-01 10:00:00", "%Y-%m-%d %H:%M:%S"))
+    for line in (
+        "(APIServer pid=1) INFO 03-01 10:00:05 [api_utils.py:286] non-default args: {'port': 1}",
+        "(EngineCore pid=2) INFO 03-01 10:00:09 [core.py:134] Initializing a V1 LLM engine (v0.32.0) with config: x",
+        "(Worker pid=3) INFO 03-01 10:00:12 [parallel_state.py:1907] world_size=2 rank=0 local_rank=0 distributed_init",
+        "(Worker_TP1 pid=4) INFO 03-01 10:00:13 [cpu_model_runner.py:68] Starting to load model /m...",
+        "(Worker_TP0 pid=3) INFO 03-01 10:00:14 [cpu_model_runner.py:68] Starting to load model /m...",
+        "(Worker_TP0 pid=3) Loading safetensors checkpoint shards:  50% Completed | 1/2 [00:00<00:00,  1.2it/s]",
+        "(Worker_TP0 pid=3) INFO 03-01 10:00:20 [default_loader.py:502] Loading weights took 6.00 seconds",
+        "(Worker_TP1 pid=4) INFO 03-01 10:00:21 [cpu_model_runner.py:68] Starting to load model /late...",
+        "(EngineCore pid=2) INFO 03-01 10:00:25 [core.py:403] init engine (profile, create kv cache, warmup) took 5 s",
+        "(APIServer pid=1) INFO:     Application startup complete.",
+    ):
+        if "shards" in line:
+            timeline.feed(engine, line, 60.0, launched)
+            assert timeline.progress == "1/2"
+        timeline.feed(engine, line, 60.0, launched)
+    assert [(one["name"], one["at_s"]) for one in timeline.report()] == [
+        ("starting", 0.0),
+        ("reading arguments", 6.0),
+        ("starting engine", 10.0),
+        ("distributed init", 13.0),
+        ("loading weights", 15.0),
+        ("allocating KV cache", 21.0),
+        ("starting HTTP", 26.0),
+        ("up", 60.0),
+    ]
