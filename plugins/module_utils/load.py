@@ -49,13 +49,21 @@ class Progress:
     total: int = 0
     began: float = field(default_factory=time.time)
     phase_began: float = field(default_factory=time.monotonic)
+    last_done: float = 0.0
 
     def enter(self, phase: str, total: int) -> None:
         self.phase, self.done, self.total, self.phase_began = phase, 0, total, time.monotonic()
 
+    def step(self) -> None:
+        """One more request is done."""
+        self.done += 1
+        self.last_done = time.monotonic()
+
     def as_dict(self) -> dict[str, Any]:
-        spent = time.monotonic() - self.phase_began
-        eta = spent / self.done * (self.total - self.done) if self.done and self.total else None
+        eta = None
+        if 0 < self.done <= self.total:
+            each = (self.last_done - self.phase_began) / self.done
+            eta = max(0.0, self.phase_began + each * self.total - time.monotonic())
         return {"phase": self.phase, "done": self.done, "total": self.total, "eta_s": eta, "began": self.began}
 
 
@@ -121,7 +129,7 @@ async def guarded(work: Coroutine[Any, Any, Any], guard: Callable[[], str | None
             reason = guard()
             if task.done() and not task.cancelled() and task.exception() and not reason:
                 # Sockets are closed before their process is gone: a death explains failed requests better than they do.
-                for _ in range(5):
+                for _index in range(5):
                     await asyncio.sleep(GUARD_INTERVAL_S)
                     reason = reason or guard()
             if reason:
@@ -196,7 +204,7 @@ class Runner:
         samples = []
         for body in bodies:
             samples.append(await self.endpoint.measure(body, self.tokens))
-            self.progress.done += 1
+            self.progress.step()
         return samples
 
     async def _wave(

@@ -165,6 +165,21 @@ def test_progress_ends_complete():
     assert told["eta_s"] == 0
 
 
+def test_the_estimate_comes_from_the_requests_that_are_done(monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(load.time, "monotonic", lambda: clock[0])
+    progress = load.Progress()
+    progress.enter("measuring", 4)
+    assert progress.as_dict()["eta_s"] is None
+    clock[0] = 110.0
+    progress.step()
+    assert progress.as_dict()["eta_s"] == pytest.approx(30)
+    clock[0] = 115.0  # the next one takes its time: the estimate goes down, not up
+    assert progress.as_dict()["eta_s"] == pytest.approx(25)
+    clock[0] = 1000.0
+    assert progress.as_dict()["eta_s"] == 0
+
+
 def test_the_document_is_json_without_nan_and_consistent_with_its_rows():
     with Mock(k=3) as mock:
         done = run(mock, concurrency=[1, 2])
