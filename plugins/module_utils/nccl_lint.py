@@ -20,6 +20,7 @@ from . import nccl_variables as data
 ERROR, WARNING, INERT = "error", "warning", "inert"
 _INTEGER = re.compile(r"[+-]?(0[xX][0-9a-fA-F]+|0|[1-9][0-9]*)\Z")
 _MIB = 1024 * 1024
+_LONGEST = 4096  # a path of Linux
 
 
 @dataclass(frozen=True)
@@ -147,6 +148,8 @@ def _check_value(name: str, value: Any) -> Iterator[Finding]:
 def _bad_text(text: str, about: data.Variable) -> str:
     if about.kind == "secret":
         return "a secret does not belong into a profile, which anybody may read; put it into llm_server.secret_env"
+    if len(text) > _LONGEST:
+        return f"the value has {len(text)} characters; nothing that NCCL reads has more than {_LONGEST}"
     if text == "":
         return "the value is empty; leave the variable out (null takes an inherited one away)"
     if not text.isprintable():
@@ -175,7 +178,6 @@ def _bad_integer(text: str, about: data.Variable) -> str:
             return f"{text!r} begins with 0, so that NCCL reads it as octal: {int(text, 8)}"
         seen = int(digits.group()) if digits and len(digits.group()) < 20 else 0
         return f"{text!r} is not an integer: NCCL reads it as {seen}"
-    # int() of a text of unlimited length would be refused by newer Pythons, and takes long.
     number = int(text, 0) if len(text) <= 20 else None
     if number is None or not -(2**63) <= number < 2**63:
         return f"{text} does not fit into 64 bits: NCCL takes its default"

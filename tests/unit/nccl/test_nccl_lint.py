@@ -95,7 +95,9 @@ def test_variables_of_pytorch_and_removed_ones():
         ("NCCL_BUFFSIZE", "0x1g", "NCCL reads it as 0"),
         ("NCCL_BUFFSIZE", 0, "from 1 up"),
         ("NCCL_BUFFSIZE", 2**63, "does not fit into 64 bits"),
-        ("NCCL_BUFFSIZE", "9" * 6000, "does not fit into 64 bits"),
+        ("NCCL_BUFFSIZE", "9" * 3000, "does not fit into 64 bits"),
+        ("NCCL_BUFFSIZE", "0" + "7" * 3000, "octal"),
+        ("NCCL_BUFFSIZE", "0" + "7" * 6000, "has 6001 characters"),
         ("NCCL_IB_TIMEOUT", "022", "octal: 18"),
         ("NCCL_IB_TIMEOUT", 32, "from 0 to 31"),
         ("NCCL_NTHREADS", 100, "not a multiple of 32"),
@@ -127,6 +129,10 @@ def test_a_value_that_nccl_would_ignore_or_misread_is_an_error(name, value, says
     (finding,) = [one for one in nccl_lint.lint({name: value}) if one.level == "error"]
     assert finding.variable == name
     assert says in finding.message
+
+
+def test_a_number_that_python_itself_refuses_to_print():
+    assert found({"NCCL_BUFFSIZE": 10**5000}) == [("error", "NCCL_BUFFSIZE")]
 
 
 @pytest.mark.parametrize(
