@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Callable
 from urllib.parse import urlsplit
 
@@ -149,7 +149,7 @@ class ResponseParser:
             return None
         lines = bytes(self._buffer[:place]).decode("latin-1").split("\r\n")
         del self._buffer[: place + 4]
-        version, _, rest = lines[0].partition(" ")
+        version, _space, rest = lines[0].partition(" ")
         code = rest[:3]
         if not (code.isascii() and code.isdigit() and len(code) == 3):
             raise _malformed(f"not a status line: {lines[0][:80]!r}")
@@ -199,7 +199,6 @@ class Response:
     sent_at: float  # when the request was handed to an open connection
     ended_at: float  # when its last byte arrived
     connect_s: float  # time to open the connection, 0 for one that was kept open
-    extra: dict[str, float] = field(default_factory=dict)
 
 
 class _Connection(asyncio.Protocol):
@@ -310,7 +309,7 @@ class Client:
         """Have ``count`` idle connections ready, so that connecting is not part of what is measured."""
         self._idle = [one for one in self._idle if not one.closed]
         missing = max(0, count - len(self._idle))
-        self._idle.extend(await asyncio.gather(*(self._connect(timeout_s) for _ in range(missing))))
+        self._idle.extend(await asyncio.gather(*(self._connect(timeout_s) for _index in range(missing))))
 
     async def request(
         self,
@@ -371,10 +370,11 @@ class Client:
         connection.waiter = loop.create_future()
         length = f"content-type: application/json\r\ncontent-length: {len(body)}\r\n" if body else ""
         head = f"{method} {self.prefix}{path} HTTP/1.1\r\n{length}".encode("latin-1")
+        if connection.transport is None:
+            raise HttpError("reset", f"{method} {path}: the connection to {self.host}:{self.port} is closed")
         late = HttpError("timeout", f"{method} {path} was not answered completely within {timeout_s:g} s")
         timer = loop.call_later(timeout_s, connection.finish, late)
         sent_at = now()
-        assert connection.transport is not None
         connection.transport.write(head + self._head + b"\r\n" + body)
         reusable = False
         try:

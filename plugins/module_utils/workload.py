@@ -145,7 +145,7 @@ class Prompts:
     def _draw(self, seed: str, size: int) -> list[Any]:
         source = random.Random(seed)
         values: list[Any] = WORDS if self.ids is None else self.ids
-        return [values[int(source.random() * len(values))] for _ in range(size)]
+        return [values[int(source.random() * len(values))] for _index in range(size)]
 
 
 async def fit_words(count: Callable[[int], Awaitable[int]], target: int) -> tuple[int, bool]:
@@ -164,7 +164,7 @@ async def fit_words(count: Callable[[int], Awaitable[int]], target: int) -> tupl
             f"workload: prompt_tokens {target} cannot be met: the template of this model alone takes about "
             f"{round(offset)} tokens; raise prompt_tokens or use api: completions"
         )
-    for _ in range(4):
+    for _index in range(4):
         seen = await count(words)
         better = max(1, words + round((target - seen) / slope))
         if better == words:

@@ -115,7 +115,7 @@ options:
     default: false
   local_fact:
     description: File for the short form, as V(/etc/ansible/facts.d/groundstate.fact). Empty for none.
-    type: str
+    type: path
     default: ""
 attributes:
   check_mode:
@@ -235,7 +235,7 @@ def arguments():
         },
         "state_hash": {"type": "str", "default": ""},
         "remeasure": {"type": "bool", "default": False},
-        "local_fact": {"type": "str", "default": ""},
+        "local_fact": {"type": "path", "default": ""},
     }
 
 
@@ -409,7 +409,7 @@ class Benchmark:
         path = self.params["local_fact"]
         if not path:
             return False
-        path = os.path.abspath(os.path.expanduser(path))
+        path = os.path.abspath(path)
         try:
             old = files.read_json(path)
         except ValueError:
