@@ -14,10 +14,10 @@ import re
 import shutil
 import signal
 import subprocess
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
+from xml.etree import ElementTree
 
 PROGRAM = "nvidia-smi"
 TIMEOUT_S = 30.0  # eight GPUs without persistence mode take about ten seconds to wake up

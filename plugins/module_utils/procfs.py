@@ -61,7 +61,7 @@ def process(pid: int, proc: str = PROC) -> Process | None:
         return None
     # The name is in parentheses and may itself hold spaces and parentheses: cut at the last one.
     text = raw.decode("utf-8", "replace")
-    head, _, rest = text.rpartition(")")
+    head, _bracket, rest = text.rpartition(")")
     fields = rest.split()
     if len(fields) < 20 or "(" not in head:
         return None

@@ -121,7 +121,9 @@ def marker(pid: int, proc: str = procfs.PROC) -> tuple[str, str] | None:
     return (where, found.variables.get(START_VARIABLE, "")) if where else None
 
 
-def started_by_us(home: str, name: str, table: dict[int, procfs.Process], proc: str = procfs.PROC) -> list[procfs.Process]:
+def started_by_us(
+    home: str, name: str, table: dict[int, procfs.Process], proc: str = procfs.PROC
+) -> list[procfs.Process]:
     """Every live process of any start of this server: the recorded root, its descendants, and orphans.
 
     Orphans are found by the variables we put into the environment of every start, so that they are found
@@ -140,9 +142,9 @@ def started_by_us(home: str, name: str, table: dict[int, procfs.Process], proc: 
         mine.update(item.pid for item in procfs.descendants(root, table) if not item.zombie)
     # The module that looks is not part of what it looks for, even when it was started from a server's shell.
     mine.discard(os.getpid())
-    roots = [table[pid] for pid in sorted(mine) if pid in table and table[pid].ppid not in mine]
+    tops = [table[pid] for pid in sorted(mine) if pid in table and table[pid].ppid not in mine]
     ordered: list[procfs.Process] = []
-    for root in roots:
-        ordered.append(root)
-        ordered.extend(item for item in procfs.descendants(root.pid, table) if item.pid in mine)
+    for top in tops:
+        ordered.append(top)
+        ordered.extend(item for item in procfs.descendants(top.pid, table) if item.pid in mine)
     return ordered

@@ -21,7 +21,7 @@ options:
     required: true
   local_fact:
     description: The local fact file to remove, too. Empty for none.
-    type: str
+    type: path
     default: ""
 attributes:
   check_mode:
@@ -74,7 +74,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "home": {"type": "path", "required": True},
-            "local_fact": {"type": "str", "default": ""},
+            "local_fact": {"type": "path", "default": ""},
         },
         supports_check_mode=True,
     )
@@ -87,7 +87,7 @@ def main() -> None:
 
 
 def run(module: AnsibleModule) -> dict:
-    home, fact = module.params["home"], os.path.expanduser(module.params["local_fact"])
+    home, fact = module.params["home"], module.params["local_fact"]
     names = servers.names(home)
     for name in names:
         control.check_ours(home, name)

@@ -12,7 +12,6 @@ import csv
 import json
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit, urlunsplit
 
@@ -98,14 +97,14 @@ def installed(site: str) -> list[Distribution]:
     found = []
     for entry in sorted(os.listdir(site)):
         folder = os.path.join(site, entry)
-        stem, _, kind = entry.rpartition(".")
+        stem, _dot, kind = entry.rpartition(".")
         if kind not in ("dist-info", "egg-info") or not stem:
             continue
         metadata = folder
         if os.path.isdir(folder):
             metadata = os.path.join(folder, "METADATA" if kind == "dist-info" else "PKG-INFO")
         headers = _headers(metadata)
-        name, _, version = stem.partition("-")
+        name, _dash, version = stem.partition("-")
         one = Distribution(normalise(headers.get("Name", name)), headers.get("Version", version), entry)
         if kind == "dist-info":
             one.record = _record(os.path.join(folder, "RECORD"))
@@ -123,21 +122,23 @@ def _direct_url(path: str) -> dict:
     return raw if isinstance(raw, dict) else {}
 
 
-def _walk(folder: str, below: str = "") -> Iterator[tuple[str, os.DirEntry]]:
-    try:
-        with os.scandir(folder) as listing:
-            content = list(listing)
-    except OSError:
-        return
-    for entry in content:
-        if entry.name == "__pycache__":
-            continue
-        path = below + entry.name
-        # A linked folder is not entered: it could lead anywhere, even back.
-        if entry.is_dir(follow_symlinks=False):
-            yield from _walk(entry.path, path + "/")
-        else:
-            yield path, entry
+def _walk(site: str) -> dict[str, os.DirEntry]:
+    """Path below the folder -> entry, of all files but those in __pycache__."""
+    found: dict[str, os.DirEntry] = {}
+    left = [(site, "")]
+    while left:
+        folder, below = left.pop()
+        try:
+            with os.scandir(folder) as listing:
+                for entry in listing:
+                    # A linked folder is not entered: it could lead anywhere, even back.
+                    if not entry.is_dir(follow_symlinks=False):
+                        found[below + entry.name] = entry
+                    elif entry.name != "__pycache__":
+                        left.append((entry.path, f"{below}{entry.name}/"))
+        except OSError:
+            continue  # what cannot be listed is missing to the comparison
+    return found
 
 
 def _checked(path: str) -> bool:
@@ -152,7 +153,8 @@ def _checked(path: str) -> bool:
 
 
 def _encoded(hexadecimal: str) -> str:
-    return "sha256=" + base64.urlsafe_b64encode(bytes.fromhex(hexadecimal)).rstrip(b"=").decode("ascii")
+    """A hash as a RECORD has it: URL-safe base64 without padding."""
+    return "sha256=" + base64.b64encode(bytes.fromhex(hexadecimal), b"-_").rstrip(b"=").decode("ascii")
 
 
 def compare(site: str, found: list[Distribution], hashes: FileHashes) -> Differences:
@@ -168,7 +170,7 @@ def compare(site: str, found: list[Distribution], hashes: FileHashes) -> Differe
         for path, value in (one.record or {}).items():
             owner[path] = one.name
             expected[path] = value
-    present = dict(_walk(site))
+    present = _walk(site)
     wanted: list[tuple[str, os.stat_result]] = []
     for path, value in expected.items():
         if not _checked(path):
@@ -186,7 +188,7 @@ def compare(site: str, found: list[Distribution], hashes: FileHashes) -> Differe
             continue
         if value.startswith("sha256="):
             wanted.append((path, stat))
-    folders = {os.path.dirname(path): name for path, name in owner.items() if not path.startswith("../")}
+    folders = {path.rpartition("/")[0]: name for path, name in owner.items() if not path.startswith("../")}
     for path, entry in present.items():
         if path in owner or path in _TOOL_FILES or not path.endswith(_CODE):
             continue
@@ -200,12 +202,12 @@ def compare(site: str, found: list[Distribution], hashes: FileHashes) -> Differe
             wanted.append((path, entry.stat()))
         except OSError:  # a link to nowhere: still somebody's doing, with nothing to hash
             result.hashes[path] = None
-    for path, value in hashes.many(wanted).items():
+    for path, actual in hashes.many(wanted).items():
         if path in result.added:
-            result.hashes[path] = value
-        elif value is None:
+            result.hashes[path] = actual
+        elif actual is None:
             result.unreadable.append(path)
-        elif _encoded(value) != expected[path].rstrip("="):
+        elif _encoded(actual) != expected[path].rstrip("="):
             result.edited[path] = owner[path]
-            result.hashes[path] = value
+            result.hashes[path] = actual
     return result

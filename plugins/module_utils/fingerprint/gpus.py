@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-import xml.etree.ElementTree as ElementTree
 from typing import Any
+from xml.etree import ElementTree
 
 from .. import nvidia
 from .reading import Unknown

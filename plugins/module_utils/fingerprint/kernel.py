@@ -91,8 +91,8 @@ def limits(root: str, pid: int | str, unknown: Unknown) -> dict[str, Any]:
     if result["cpuset"] is None:
         unknown["kernel.limits.cpuset"] = f"/proc/{pid}/status cannot be read"
     for line in (content or "").splitlines():
-        _number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
+        _number, _colon, rest = line.partition(":")
+        controllers, _colon, path = rest.partition(":")
         for folder in _upwards(f"{root}/sys/fs/cgroup", controllers, path):
             if not controllers:
                 _lower(result, "cpus", _quota_v2(reading.text(f"{folder}/cpu.max")))

@@ -141,7 +141,7 @@ def parse_pip_config(text: str) -> dict[str, str]:
     ranks = {"global": 0, "install": 1, ":env:": 2}
     found: dict[str, tuple[int, str]] = {}
     for line in text.splitlines():
-        section, _, rest = line.partition(".")
+        section, _dot, rest = line.partition(".")
         key, separator, value = rest.partition("=")
         if not separator or section not in ranks:
             continue

@@ -66,7 +66,7 @@ def same_version(locked: str, installed: str) -> bool:
     """Whether an installed version is the locked one, local part included ("2.13.0" is not "2.13.0+cpu")."""
 
     def form(version: str) -> str:
-        public, _, local = version.lower().partition("+")
+        public, _plus, local = version.lower().partition("+")
         # "1.0" and "1.0.0" are the same release to every index.
         release = re.sub(r"(\.0)+$", "", public)
         return release + "+" + re.sub(r"[-_]", ".", local)

@@ -190,7 +190,7 @@ class Store:
 
 def used(folders: list[str], proc: str = procfs.PROC) -> set[str]:
     """Which of these folders a visible process works from: in its command line, or files of it mapped."""
-    found = set()
+    found: set[str] = set()
     for pid, item in procfs.processes(proc).items():
         if pid == os.getpid():
             continue
