@@ -56,7 +56,7 @@ class Waiter:
         return max(0.0, time.time() - self.record.launched_at)
 
     def run(self, timeout_s: float, slice_s: float) -> dict[str, Any]:
-        """Wait until ready, or until the slice or the time is over.
+        """Wait until ready, or until the slice (0: there are none) or the time is over.
 
         Raises control.ControlError when the server or a worker dies, or when the time is over.
         """
@@ -88,7 +88,7 @@ class Waiter:
             # A completion on its way is waited for: the next slice would ask again and leave this one behind.
             if not (web.busy and self.probes.step == "completion"):
                 news = self.timeline.current != first_phase and spent >= NEWS_AFTER_S
-                if news or (slice_s and spent >= slice_s):
+                if slice_s and (news or spent >= slice_s):
                     self.save(False)
                     return self.result(False)
             if web.busy:
@@ -100,6 +100,8 @@ class Waiter:
 
     def read_log(self) -> None:
         """Take what was added to the log since the last look."""
+        if self.was_ready:
+            return  # what a server logs while it serves is no phase of its start, and may be a lot
         try:
             with open(self.record.log, "rb") as source:
                 size = os.fstat(source.fileno()).st_size
@@ -113,8 +115,6 @@ class Waiter:
             return
         self.offset += len(raw)
         lines, self.rest = readiness.split_lines(raw.decode("utf-8", "replace"), self.rest)
-        if self.was_ready:
-            return  # what a server logs while it serves is no phase of its start
         for line in lines:
             self.timeline.feed(self.engine, line, self.elapsed(), self.record.launched_at)
 

@@ -345,7 +345,8 @@ def up(module: AnsibleModule, declared: dict) -> None:
     home, name = params["home"], declared["name"]
     situation = control.look(home, name)
     record = situation.record
-    manifest = files.read_json(os.path.join(params["env_path"], "groundstate-env.json")) or {}
+    path = params["env_path"]
+    manifest = (files.read_json(os.path.join(path, "groundstate-env.json")) if path else None) or {}
     wanted = plan.make_plan(
         declared,
         params["env_path"],
