@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass, field, replace
-from typing import Any, Callable
+from typing import Any
 
 from . import drain, ending, gpu_view, leftovers, nvidia, ports, reset_plan, servers
 from .gpu_view import Look
@@ -57,9 +57,8 @@ class _Work:
 class Reset:
     """One reset of one host."""
 
-    def __init__(self, options: Options, progress: Callable[[str], None] | None = None) -> None:
+    def __init__(self, options: Options) -> None:
         self.options = options
-        self.progress = progress
         self.work = _Work()
         self.answer = nvidia.query(options.query_timeout_s)
         if self.answer.available is None:
@@ -138,7 +137,7 @@ class Reset:
 
     def _end_once(self, plan: Plan, stopped: dict[str, str]) -> None:
         items = {item.process.pid: item for item in plan.end}
-        for done in ending.end(plan.roots, plan.members, self.options.grace_s, self.progress):
+        for done in ending.end(plan.roots, plan.members, self.options.grace_s):
             if done.how in ("was gone", "exited with its parent"):
                 done.how = stopped.get(items[done.pid].server, done.how)
             self.work.ended.append({**items[done.pid].as_dict(), "how": done.how, "gone": done.gone})
@@ -186,14 +185,16 @@ class Reset:
         """Wait for the memory of the GPUs asked for; the last sample, uuid -> bytes."""
         idle = self._idle()
         limits: dict[str, int] = {}
+        quiet: set[str] = set()  # GPUs that only protected processes hold: their level then is the idle one
         fixed: dict[str, int] = {}  # GPUs where nothing was ended and a process stays: waiting would not help
         for gpu in self.asked:
             stays = [item for item in plan.left if gpu.index in item.gpus]
             if any(item.kind == "kept" for item in stays):
                 continue  # a kept server uses it, and that is what was asked for
             limit = idle.get(gpu.uuid, self._assumed_idle(gpu, stays)) + self.options.tolerance
-            waits = all(item.kind == "protected" for item in stays) or self._freed(gpu.index)
-            (limits if waits else fixed)[gpu.uuid] = limit
+            if all(item.kind == "protected" for item in stays):
+                quiet.add(gpu.uuid)
+            (limits if gpu.uuid in quiet or self._freed(gpu.index) else fixed)[gpu.uuid] = limit
         try:
             waited = self._wait(limits, self.options.drain_timeout_s)
             stuck = self._wait(fixed, 0.0)
@@ -209,7 +210,7 @@ class Reset:
                 self.work.problems.append(self._not_drained(gpu, used, over[gpu.uuid], waited.waited_s, seen))
             elif gpu.uuid in waited.unknown + stuck.unknown:
                 self.work.warnings.append(f"GPU {gpu.index}: the driver does not tell how much memory is used")
-        drain.record_idle(self.options.home, {uuid: used for uuid, used in waited.levels.items() if uuid not in over})
+        drain.record_idle(self.options.home, {uuid: levels[uuid] for uuid in quiet - over.keys()})
         return levels
 
     def _freed(self, index: int) -> bool:
@@ -234,7 +235,7 @@ class Reset:
         their own memory as used (they do not tell ``reserved``), and nothing else was or is running on it.
         """
         known = {item.process.pid for item in stays if item.kind == "protected"}
-        quiet = not self.work.ended and len(known) == len(stays) and {one.pid for one in gpu.processes} <= known
+        quiet = not self._freed(gpu.index) and len(known) == len(stays) and {one.pid for one in gpu.processes} <= known
         reason = gpu.memory_reserved is None or known
         if quiet and reason and gpu.memory_used is not None and gpu.memory_used <= drain.IDLE_MAX:
             return gpu.memory_used

@@ -34,7 +34,7 @@ options:
   policy:
     description:
       - V(stale) ends recorded servers of ours that are not in O(keep_servers), processes that dead starts of our
-        servers left over, and what holds a GPU in scope and is a server or worker of a known engine or a Python process.
+        servers left over, and what holds a GPU in scope and is a process of a known engine or a Python process.
       - V(all) ends everything that holds a GPU in scope, and the same servers and orphans of ours.
     type: str
     choices: [stale, all]
@@ -147,7 +147,7 @@ ports:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils import nvidia, reset_plan
+from ..module_utils import nvidia, ports, reset_plan
 from ..module_utils.gpu_clean import Options, Reset, ResetError
 
 
@@ -181,6 +181,9 @@ def main() -> None:
     for name in ("grace_s", "drain_timeout_s", "tolerance_mib", "query_timeout_s"):
         if given[name] < 0:
             module.fail_json(msg=f"{name} is {given[name]}: use 0 or more")
+    for port in given["ports"]:
+        if not 1 <= port <= ports.LAST_PORT:
+            module.fail_json(msg=f"ports has {port}: TCP ports are 1 to {ports.LAST_PORT}")
     options = Options(
         home=given["home"],
         gpus=tuple(given["gpus"]),

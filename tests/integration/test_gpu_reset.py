@@ -373,6 +373,13 @@ def test_the_idle_level_of_the_host_is_recorded_at_the_first_clean_state(host: H
     assert "GPU 0" not in done["msg"]
 
 
+def test_an_impossible_port_is_refused_before_anything(host: Host):
+    (job,) = host.job("--open", "/dev/nvidia0")
+    done = host.module(ports=[8000, 80000])
+    assert done["msg"] == "ports has 80000: TCP ports are 1 to 65535"
+    assert host.alive(job) == [job]
+
+
 def test_a_server_that_systemd_runs_is_stopped_by_systemd(host: Host):
     root, worker = host.job("--worker", "VLLM::Worker_TP0", "--open", "/dev/nvidia0")
     # What systemctl stop does: end the processes of the unit, and not start them again.
