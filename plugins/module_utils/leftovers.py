@@ -28,7 +28,7 @@ _NAMES: tuple[tuple[re.Pattern[str], int], ...] = (
     (re.compile(r"torch_(?P<pid>\d+)_\d+(_\d+)?"), 10),
     (re.compile(r"sem\.loky-(?P<pid>\d+)-.*"), 10),
     (re.compile(r"cuda\.shm\.[0-9a-f]+\.(?P<pid>[0-9a-f]+)\.[0-9a-f]+"), 16),
-    (re.compile(r"(nccl-|psm_|sem\.mp-|sglang_loads_|vllm_offload_).*"), 0),
+    (re.compile(r"(nccl-|psm_|sem\.mp-|sglang_loads_|vllm_offload_|vllm_dist_).*"), 0),
 )
 _SOCKETS = "nccl-socket-*"
 

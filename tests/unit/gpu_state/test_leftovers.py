@@ -42,6 +42,7 @@ def find(tmp_path: Path):
         ("cuda.shm.0.1a2b.1", 0x1A2B),
         ("nccl-AbCd12", 0),
         ("psm_1234abcd", 0),
+        ("vllm_dist_6e8f8bfa65bf48d383f4d1fb807793f4-tp:0-[0-1]-cpushm_0", 0),
         ("sem.mp-x1y2", 0),
         ("pulse-shm-123", None),
         ("sem.other", None),

@@ -86,6 +86,17 @@ def test_the_server_of_an_engine_ends_with_its_worker_but_not_a_shell_above():
     assert [one.pid for one in plan.members] == [11, 12]
 
 
+def test_the_server_of_another_engine_above_a_worker_is_not_its_server():
+    seen = view(
+        process(11),
+        process(12, 11),
+        process(13, 12),
+        traits={11: SERVER, 12: Traits(engine=("vllm", "server")), 13: WORKER},
+        holds={13: {0}},
+    )
+    assert ends(make_plan(seen, BOTH)) == {13: "engine"}
+
+
 def test_protected_programs_are_left_whatever_the_policy():
     traits = {
         10: Traits(names=frozenset({"dcgm-exporter"})),
