@@ -111,6 +111,8 @@ def test_a_new_environment_holds_what_is_declared_and_nothing_is_done_again(spec
     asked = "import importlib.metadata as m; print(m.version('helper'), m.version('helper-cpu'))"
     done = subprocess.run([f"{spec.path}/bin/python", "-c", asked], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["2.1+cpu", "2.1"]
+    # No file is shared with the installer's cache: an engine.py edited in place must not get into the next environment.
+    assert {one.stat().st_nlink for one in Path(spec.path).rglob("engine/*.py")} == {1}
 
     before = Path(spec.path, MANIFEST).stat().st_mtime_ns
     plan, again = build.ensure(spec)

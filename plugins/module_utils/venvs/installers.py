@@ -89,9 +89,9 @@ def steps(kind: str, program: str, python: str, folder: str, items: list[Require
     if kind == "uv":
         base = {
             "UV_PYTHON_DOWNLOADS": "never",
-            # Not hard links: a file that somebody edits in place would change uv's cache, and with it every
-            # environment made later. Reflinks where the file system has them, else copies.
-            "UV_LINK_MODE": "clone",
+            # Not the default, hard links (to which "clone", too, falls back): a file that somebody edits in place
+            # would change in uv's cache, and with it in every environment made later.
+            "UV_LINK_MODE": "copy",
             # Every line is pinned (and nearly all are hashed), so any index may serve it.
             "UV_INDEX_STRATEGY": "unsafe-best-match",
             "UV_NO_PROGRESS": "1",
