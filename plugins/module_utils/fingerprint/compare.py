@@ -84,8 +84,8 @@ def _files(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
         and None not in (a.get("edited"), b.get("edited"))
         and a.get("difference_hash") != b.get("difference_hash")
     ):
-        names = sorted(set(b["edited"]) | set(b.get("added") or []))
-        found.append(f"files that differed from their wheels before were changed again, among: {_names(names)}")
+        among = sorted(set(b["edited"]) | set(b.get("added") or []))
+        found.append(f"files that differed from their wheels before were changed again, among: {_names(among)}")
     for name, old, new in _pairs(a.get("customised"), b.get("customised")):
         found.append(f"{name} beside the standard library {_changed(old, new)}")
     return found + _editable(a, b)
