@@ -89,7 +89,7 @@ class Bed:
 
 @pytest.fixture
 def bed(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Bed]:
-    settings = {"ttft": 0.02, "step": 0.002, **getattr(request, "param", {})}
+    settings = {"ttft": 0.02, "step": 0.01, **getattr(request, "param", {})}
     flags = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
     home = tmp_path / "home"
     folder = Path(servers.folder(str(home), "main"))
@@ -145,8 +145,8 @@ def test_measured_once_then_reused_until_something_changes(bed: Bed):
         "served_model_name": "mock",
     }
     assert found["prompts"]["exact"] is True
-    # 7 tokens after the first, 2 ms each: a server cannot be measured faster than it is.
-    assert 0 < found["headline"]["value"] <= 1 / 0.002 * 1.2
+    rates = [row["decode_tok_s"] for row in found["requests"]]
+    assert found["headline"]["value"] == pytest.approx(sum(rates) / 3)
     told = first["ansible_facts"]["groundstate"]
     assert (told["measurement_id"], told["value"]) == (found["id"], found["headline"]["value"])
     assert json.loads(fact.read_text()) == told

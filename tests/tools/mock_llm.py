@@ -56,7 +56,7 @@ class Settings:
     """How the server behaves. Times in seconds."""
 
     ttft: float = 0.02
-    step: float = 0.002
+    step: float = 0.01
     k: int = 1  # tokens per chunk after the first
     trap: str = ""
     model: str = "mock"

@@ -58,7 +58,7 @@ def test_streams_that_are_odd_but_right_are_measured(api, trap):
         assert (sample.tokens, sample.chunks, sample.prompt_tokens) == (TOKENS, truth.chunks, truth.prompt_tokens)
         # The server is in this process: its clock is ours. Bytes cannot arrive before they were sent.
         assert sample.ttft_s >= truth.first_at - truth.received_at
-        assert sample.ttft_s >= mock.server.settings.ttft
+        assert sample.ttft_s >= mock.server.settings.ttft - 1e-4  # its timer may fire so much early
         assert sample.sent_at <= truth.received_at
         assert sample.last_token_at >= truth.last_at
         assert sample.decode_tok_s == pytest.approx((TOKENS - 1) / (sample.e2e_s - sample.ttft_s))
