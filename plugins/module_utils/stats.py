@@ -65,8 +65,8 @@ def t_cdf(t: float, df: float) -> float:
 def t_quantile(p: float, df: float) -> float:
     """The value that Student's t with ``df`` degrees of freedom stays below with probability ``p``.
 
-    Found by bisection of :func:`t_cdf`: right everywhere, but some 50 evaluations, hence the cache. Raises ValueError unless
-    0 < p < 1 and df > 0.
+    Found by bisection of :func:`t_cdf`: right everywhere, but some 50 evaluations, hence the cache. Raises ValueError
+    unless 0 < p < 1 and df > 0.
     """
     if not 0.0 < p < 1.0:
         raise ValueError(f"a probability must lie between 0 and 1, not {p}")
