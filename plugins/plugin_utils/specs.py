@@ -244,15 +244,23 @@ def _shown(option: Mapping[str, Any], value: Any, path: str, name: str) -> str:
             break
         inner = (inner.get("options") or {}).get(key, {"no_log": True})
     leaf = _leaf(value, path, name)
-    if inner.get("no_log") or inner.get("options") or not leaf or not isinstance(leaf[0], (str, int, float)):
+    if inner.get("no_log") or inner.get("options") or not leaf or not _plain(leaf[0]):
         return "the value"
-    text = repr(str(leaf[0]) if isinstance(leaf[0], str) else leaf[0])
+    text = repr(leaf[0])
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _plain(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(isinstance(one, (str, int, float)) for one in value)
+    return isinstance(value, (str, int, float))
 
 
 def _wrong_type(found: re.Match, text: str, where: str, shown: str) -> dict[str, str]:
     wanted = re.search(r"unable to convert to (\w+)", text)
-    return problem(f"{shown} is not of type {wanted[1] if wanted else 'the spec'}", where, "Correct it")
+    kind = wanted[1] if wanted else "its spec"
+    what = f"has an element that is not of type {kind}" if text.startswith("Elements") else f"is not of type {kind}"
+    return problem(f"{shown} {what}", where, "Correct it")
 
 
 def _wrong_choice(found: re.Match, text: str, where: str, shown: str) -> dict[str, str]:

@@ -68,8 +68,8 @@ def test_a_good_declaration_passes_and_is_typed():
         ),
         ("llm_server", {**SERVER, "speculation": {"topk": "x"}}, "llm_server.speculation.topk: 'x' is not of type int"),
         ("gpu_state_policy", "everything", "gpu_state_policy: 'everything' is none of stale, all."),
-        ("gpu_state_ports", ["x"], "gpu_state_ports: the value is not of type int. Correct it."),
-        ("nccl_profiles", ["x"], "nccl_profiles: the value is not of type dict. Correct it."),
+        ("gpu_state_ports", ["x"], "gpu_state_ports: ['x'] has an element that is not of type int. Correct it."),
+        ("nccl_profiles", ["x"], "nccl_profiles: ['x'] is not of type dict. Correct it."),
         ("baseline_tolerance", "lots", "baseline_tolerance: 'lots' is not of type float. Correct it."),
         (
             "ml_env_tiny_model",
