@@ -17,8 +17,7 @@ from . import workload as workloads
 from .endpoint import Endpoint, Sample
 from .http1 import HttpError, now
 
-#: Successive warm-up waves have to agree within this share before the server counts as steady ...
-STEADY_SHARE = 0.01
+#: So many successive warm-up waves have to agree (within the workload's steady_share) for the server to be steady.
 STEADY_WAVES = 3
 #: ... and are given up after so many, however quick they are.
 WARMUP_WAVES = 60
@@ -229,7 +228,7 @@ class Runner:
 
     async def _warm_up(self, concurrency: int) -> dict[str, Any]:
         """Waves until three successive ones agree; the first failure ends the run, since it tells what is wrong."""
-        wanted, cap_s = self.workload["warmup_requests"], self.workload["warmup_cap_s"]
+        wanted, cap_s, share = (self.workload[key] for key in ("warmup_requests", "warmup_cap_s", "steady_share"))
         rates: list[float] = []
         requests = 0
         steady = False
@@ -244,7 +243,7 @@ class Runner:
             requests += concurrency
             rates.append(stats.mean([one.decode_tok_s for one in samples if one.decode_tok_s]))
             last = rates[-STEADY_WAVES:]
-            steady = len(last) == STEADY_WAVES and max(last) - min(last) <= STEADY_SHARE * stats.mean(last)
+            steady = len(last) == STEADY_WAVES and max(last) - min(last) <= share * stats.mean(last)
             if requests >= wanted and (steady or now() - began >= cap_s or len(rates) >= WARMUP_WAVES):
                 break
         return {"requests": requests, "seconds": now() - began, "steady": steady, "decode_tok_s": rates}

@@ -80,10 +80,14 @@ options:
         default: 3
       warmup_cap_s:
         description:
-          - Warm-up goes on until three successive waves agree within 1 %, or until this many seconds have passed; then
-            the result says that it was not steady.
+          - Warm-up goes on until three successive waves agree within C(steady_share), or until this many seconds have
+            passed; then the result says that it was not steady.
         type: float
         default: 20.0
+      steady_share:
+        description: How far, as a share, three successive warm-up waves may differ for the server to count as steady.
+        type: float
+        default: 0.01
       seed:
         description: Seed of the synthetic prompts.
         type: int
@@ -226,6 +230,7 @@ def arguments():
                 "repeats": {"type": "int", "default": known["repeats"]},
                 "warmup_requests": {"type": "int", "default": known["warmup_requests"]},
                 "warmup_cap_s": {"type": "float", "default": known["warmup_cap_s"]},
+                "steady_share": {"type": "float", "default": known["steady_share"]},
                 "seed": {"type": "int", "default": known["seed"]},
                 "temperature": {"type": "float", "default": known["temperature"]},
                 "api": {"type": "str", "default": known["api"], "choices": list(workload.APIS)},

@@ -78,13 +78,11 @@ def test_a_template_that_is_longer_than_the_prompt_is_refused():
 
 def test_warm_up_goes_on_until_steady_or_the_cap(monkeypatch):
     with Mock() as mock:
-        monkeypatch.setattr(load, "STEADY_SHARE", 1e9)
-        assert run(mock, warmup_cap_s=60, warmup_requests=1).warmup["requests"] == load.STEADY_WAVES
-        monkeypatch.setattr(load, "STEADY_SHARE", -1.0)
-        done = run(mock, warmup_cap_s=0, warmup_requests=5).warmup
+        assert run(mock, warmup_cap_s=60, warmup_requests=1, steady_share=1).warmup["requests"] == load.STEADY_WAVES
+        done = run(mock, warmup_cap_s=0, warmup_requests=5, steady_share=0).warmup
         assert (done["requests"], done["steady"]) == (5, False)
         monkeypatch.setattr(load, "WARMUP_WAVES", 7)
-        assert run(mock, warmup_cap_s=60, warmup_requests=1).warmup["requests"] == 7
+        assert run(mock, warmup_cap_s=60, warmup_requests=1, steady_share=0).warmup["requests"] == 7
         assert run(mock, warmup_requests=0).warmup == {
             "requests": 0,
             "seconds": pytest.approx(0, abs=1),
