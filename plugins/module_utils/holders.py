@@ -60,6 +60,20 @@ def _mapped(path: str, prefixes: tuple[str, ...]) -> Iterable[str]:
         parts = line.split(None, 5)
         if len(parts) == 6:
             yield parts[5]
+            if parts[5].startswith(SHARED_MEMORY) and parts[5].endswith(_DELETED):
+                yield from _present_names(parts[3], int(parts[4]))
+
+
+def _present_names(device: str, inode: int) -> Iterable[str]:
+    """The names of a mapped file that is shown as deleted, when it is not.
+
+    glibc makes a named semaphore under a passing name, maps it, and only then gives it its own: maps shows the former.
+    """
+    for entry in os.scandir(SHARED_MEMORY):
+        if entry.inode() == inode:
+            number = os.lstat(entry.path).st_dev
+            if f"{os.major(number):02x}:{os.minor(number):02x}" == device:
+                yield entry.path
 
 
 def scan(pids: Iterable[int], dev: str = "/dev", proc: str = procfs.PROC) -> Scan:
