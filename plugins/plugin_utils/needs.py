@@ -33,7 +33,12 @@ def derive(values: Mapping[str, Any], roles: list[str], arguments: Mapping[str, 
             problems += _split("baseline_workload", str(error).partition(": ")[2])
     if "nccl_profile" in roles and "nccl_profile_name" in values and "nccl_profiles" in values:
         _profile(values, loader, problems)
-    environment = _environment(values, loader) if "ml_env" in roles else {}
+    environment = {}
+    if "ml_env" in roles:
+        environment = _environment(values, loader)
+    elif "llm_server" in roles:
+        # The server alone: nothing makes its environment, so that it has to be there, whatever lock it came from.
+        environment = _environment({**values, "ml_env_lock": ""}, loader)
     tiny = (values.get("ml_env_tiny_model") or {}).get("path")
     made = [path for path in (environment.get("path") if environment.get("lock") else "", tiny) if path]
     server = _server(declared, values, environment) if declared is not None else {}

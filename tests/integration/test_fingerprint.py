@@ -23,7 +23,6 @@ def module(home: Path, **arguments) -> dict:
         os.path.join(os.path.dirname(sys.executable), "ansible"),
         "localhost",
         "--connection=local",
-        "--one-line",
         f"--extra-vars=ansible_python_interpreter={sys.executable}",
         "--module-name=groundstate.llm.host_fingerprint",
         f"--args={json.dumps({'home': str(home), **arguments})}",

@@ -249,6 +249,14 @@ def test_an_environment_that_is_not_known_is_not_missed():
     assert made["server"]["program"] == ""
 
 
+def test_a_server_alone_needs_an_environment_that_is_there():
+    made, _problems, _warnings = needs.derive(values(), ["llm_server"], NOTHING_GIVEN, LOADER)
+    assert made["environment"]["path"] == "~/gs/envs/llama_cpp"
+    assert made["environment"]["lock"] == ""
+    assert made["made_later"] == []
+    assert made["server"]["env_needed"] is True
+
+
 def test_only_the_chosen_roles_are_asked_about():
     made, _problems, _warnings = needs.derive(values(), ["baseline"], NOTHING_GIVEN, LOADER)
     assert made["server"] == made["environment"] == {}
