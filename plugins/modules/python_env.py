@@ -265,18 +265,14 @@ def main() -> None:
             result = {"changed": bool(removed), "path": spec.path, "changes": [f"{one} removed" for one in removed]}
             result["diff"] = {"before": "".join(one + "\n" for one in removed), "after": ""}
         else:
-            if module.check_mode:
-                plan, manifest = build.plan(spec), {}
-            else:
-                plan, manifest = build.ensure(spec)
-            known = manifest.get("distributions") or {item.name: item.version for item in plan.items}
+            plan = build.plan(spec) if module.check_mode else build.ensure(spec)
             result = {
                 "changed": plan.changed,
                 "path": spec.path,
                 "python": f"{spec.path}/bin/python",
                 "hash": plan.hash,
                 "folder": plan.folder,
-                "installed": len(known),
+                "installed": len(plan.items),
                 "python_version": plan.interpreter.version,
                 "changes": describe(plan),
             }

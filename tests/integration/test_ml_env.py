@@ -102,7 +102,8 @@ def newer(spec: build.Spec, wheels: Path, name: str = "new") -> build.Spec:
 @pytest.mark.parametrize("installer", INSTALLERS)
 def test_a_new_environment_holds_what_is_declared_and_nothing_is_done_again(spec, installer):
     spec = replace(spec, installer=installer)
-    plan, manifest = build.ensure(spec)
+    plan = build.ensure(spec)
+    manifest = Store.manifest(plan.folder)
     assert plan.action == "build"
     assert manifest["installer"] == installer
     assert manifest["distributions"] == {"engine": "1.0", "helper-cpu": "2.1"}
@@ -115,34 +116,33 @@ def test_a_new_environment_holds_what_is_declared_and_nothing_is_done_again(spec
     assert {one.stat().st_nlink for one in Path(spec.path).rglob("engine/*.py")} == {1}
 
     before = Path(spec.path, MANIFEST).stat().st_mtime_ns
-    plan, again = build.ensure(spec)
-    assert plan.action == "none"
-    assert again == {**manifest, "schema": 1}
+    assert build.ensure(spec).action == "none"
+    assert Store.manifest(plan.folder) == manifest
     assert Path(spec.path, MANIFEST).stat().st_mtime_ns == before
     # Who installed it does not matter: the result is the same.
     assert build.plan(replace(spec, installer="auto")).action == "none"
 
 
 def test_another_lock_is_built_beside_and_the_old_environment_stays_for_the_way_back(spec, wheels):
-    first, _ = build.ensure(spec)
+    first = build.ensure(spec)
     changed = newer(spec, wheels)
-    second, _ = build.ensure(changed)
+    second = build.ensure(changed)
     assert second.action == "build"
     assert second.folder != first.folder
     assert say(spec.path) == "new"
     # The old one still works under its own path: a server that runs from it is not disturbed.
     assert say(first.folder) == "engine"
-    back, _ = build.ensure(spec)
+    back = build.ensure(spec)
     assert back.action == "switch"
     assert say(spec.path) == "engine"
 
 
 def test_only_so_many_environments_stay_but_none_that_a_process_uses(spec, wheels):
-    first, _ = build.ensure(spec)
+    first = build.ensure(spec)
     user = subprocess.Popen([f"{first.folder}/bin/python", "-c", "input()"], stdin=subprocess.PIPE)
     try:
-        second, _ = build.ensure(newer(spec, wheels, "b"))
-        third, _ = build.ensure(newer(spec, wheels, "c"))
+        second = build.ensure(newer(spec, wheels, "b"))
+        third = build.ensure(newer(spec, wheels, "c"))
         store = Store(spec.path)
         assert set(store.folders()) == {first.folder, second.folder, third.folder}
     finally:
@@ -152,11 +152,11 @@ def test_only_so_many_environments_stay_but_none_that_a_process_uses(spec, wheel
 
 
 def test_a_changed_script_does_not_need_a_new_environment(spec):
-    first, _ = build.ensure(spec)
+    first = build.ensure(spec)
     extras = Extras({"say": "print('other')\n", "more": "print(1)\n"}, {}, ())
-    plan, manifest = build.ensure(replace(spec, extras=extras))
+    plan = build.ensure(replace(spec, extras=extras))
     assert (plan.action, plan.folder) == ("extras", first.folder)
-    assert manifest["hash"] != first.hash
+    assert Store.manifest(plan.folder)["hash"] == plan.hash != first.hash
     assert say(spec.path) == "other"
     assert not os.path.lexists(f"{spec.path}/models/model.gguf")
     assert not list(Path(spec.path).glob("lib/*/site-packages/helper-*.dist-info"))
@@ -166,7 +166,7 @@ def test_a_changed_script_does_not_need_a_new_environment(spec):
 def test_a_script_that_somebody_edited_is_put_right(spec):
     build.ensure(spec)
     Path(spec.path, "bin", "say").write_text("#!/bin/false\n")
-    plan, _ = build.ensure(spec)
+    plan = build.ensure(spec)
     assert plan.changes == ["script bin/say"]
     assert say(spec.path) == "engine"
 
@@ -184,7 +184,7 @@ def test_a_folder_that_is_not_ours_is_refused_and_left_alone(spec):
 
 @pytest.mark.parametrize("installer", INSTALLERS)
 def test_a_lock_that_no_place_has_shows_the_installers_words_and_leaves_the_old_environment(spec, installer):
-    first, _ = build.ensure(spec)
+    first = build.ensure(spec)
     broken = replace(spec, requirements=spec.requirements + "not-there-at-all==3.2.1\n", installer=installer)
     with pytest.raises(build.EnvError) as raised:
         build.ensure(broken)
@@ -295,7 +295,7 @@ def test_a_killed_build_takes_its_installer_along_and_the_next_run_recovers(spec
         assert say(spec.path) == "engine"
 
     (tmp_path / "go").touch()
-    plan, _ = build.ensure(replace(spec, requirements=lock))
+    plan = build.ensure(replace(spec, requirements=lock))
     assert plan.folder == unfinished[0]
     assert say(spec.path) == "five"
     assert not os.path.exists(os.path.join(plan.folder, MARKER))
@@ -304,7 +304,7 @@ def test_a_killed_build_takes_its_installer_along_and_the_next_run_recovers(spec
 def test_a_killed_build_of_a_lock_that_is_not_asked_for_again_is_cleared_away(spec, wheels):
     store = Store(spec.path)
     store.begin(store.folder("0123abcd"))
-    plan, _ = build.ensure(spec)
+    plan = build.ensure(spec)
     assert store.folders() == [plan.folder]
 
 

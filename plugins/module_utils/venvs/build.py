@@ -123,39 +123,39 @@ def plan(spec: Spec) -> Plan:
     return made
 
 
-def ensure(spec: Spec) -> tuple[Plan, dict[str, Any]]:
-    """Do what the plan says; returns the plan as it was and the manifest. Raises EnvError."""
+def ensure(spec: Spec) -> Plan:
+    """Do what the plan says; returns the plan that was carried out. Raises EnvError."""
     made = plan(spec)
     if not made.changed:
-        return made, made.before
+        return made
     store = Store(spec.path)
     try:
         with store.locked(spec.timeout_s) as lock:
             made = plan(spec)  # another run may have done it meanwhile
-            manifest = _build(spec, made, store, lock) if made.action == "build" else _refresh(spec, made, store)
+            if made.action == "build":
+                _build(spec, made, store, lock)
+            elif made.changes:
+                _refresh(spec, made, store)
             if made.current != made.folder:
                 store.switch(made.folder)
             store.prune(spec.keep)
     except (OSError, TimeoutError, ValueError) as error:
         hint = " " + installers.remedy(str(error)) if getattr(error, "errno", 0) == 28 else ""
         raise EnvError(f"{spec.path}: {error}.{hint}") from error
-    return made, manifest
+    return made
 
 
-def _refresh(spec: Spec, made: Plan, store: Store) -> dict[str, Any]:
+def _refresh(spec: Spec, made: Plan, store: Store) -> None:
     """Bring the extras of a finished environment up to date."""
     manifest = dict(store.manifest(made.folder) or {})
-    if made.action == "none":
-        return manifest
-    site = site_packages(made.folder, manifest["interpreter"]["version"])
     known = manifest["distributions"]
+    site = site_packages(made.folder, manifest["interpreter"]["version"])
     apply_extras(spec.extras, made.folder, site, known, manifest["extras"])
     manifest.update(hash=made.hash, extras=extra_names(spec.extras, known))
     store.update(made.folder, manifest)
-    return manifest
 
 
-def _build(spec: Spec, made: Plan, store: Store, lock: int) -> dict[str, Any]:
+def _build(spec: Spec, made: Plan, store: Store, lock: int) -> None:
     started = time.monotonic()
     kind, program = installers.choose(spec.installer)
     _check_space(spec)
@@ -187,7 +187,6 @@ def _build(spec: Spec, made: Plan, store: Store, lock: int) -> dict[str, Any]:
         # The environment in use is untouched; a part of a new one would only fill the disk.
         store.remove(made.folder)
         raise
-    return manifest
 
 
 def _install(spec: Spec, made: Plan, kind: str, program: str, lock: int, started: float) -> None:

@@ -34,6 +34,7 @@ class Store:
     def __init__(self, path: str) -> None:
         self.path = path
         self.parent, self.name = os.path.split(path)
+        self._ours = re.compile(re.escape(self.name) + r"\.[0-9a-f]{8}")
 
     def folder(self, key: str) -> str:
         return f"{self.path}.{key}"
@@ -47,9 +48,8 @@ class Store:
 
     def folders(self) -> list[str]:
         """Our folders beside the path, finished or not, newest first."""
-        pattern = re.compile(re.escape(self.name) + r"\.[0-9a-f]{8}$")
         try:
-            found = [os.path.join(self.parent, name) for name in os.listdir(self.parent) if pattern.match(name)]
+            found = [os.path.join(self.parent, name) for name in os.listdir(self.parent) if self._ours.fullmatch(name)]
         except OSError:
             return []
         mine = [one for one in found if os.path.isdir(one) and not os.path.islink(one) and self.state(one) != "foreign"]
@@ -78,10 +78,11 @@ class Store:
     def check(self) -> None:
         """Raises ValueError when something that is not ours is at the path."""
         if os.path.lexists(self.path) and self.current() is None:
-            # A link of ours whose folder somebody removed may be replaced: it leads nowhere.
-            if os.path.islink(self.path) and not os.path.exists(self.path):
+            link = os.readlink(self.path) if os.path.islink(self.path) else ""
+            # A link of ours whose folder somebody removed leads nowhere, and may be replaced.
+            if self._ours.fullmatch(link) and not os.path.exists(self.path):
                 return
-            if os.path.isdir(self.path) and not os.path.islink(self.path) and not os.listdir(self.path):
+            if not link and os.path.isdir(self.path) and not os.listdir(self.path):
                 return
             raise ValueError(
                 f"{self.path} exists and was not made by Groundstate: choose another path, or use it as it is "

@@ -50,10 +50,12 @@ def test_folders_and_links_of_others_are_not_ours(store, tmp_path):
     assert store.folders() == [mine]
     with pytest.raises(ValueError, match="was not made by Groundstate"):
         store.begin(str(foreign))
-    os.symlink("/usr", store.path)
-    assert store.current() is None
-    with pytest.raises(ValueError, match="was not made by Groundstate"):
-        store.check()
+    for target in ("/usr", "nowhere", "e.11111111"):
+        os.symlink(target, store.path)
+        assert store.current() is None
+        with pytest.raises(ValueError, match="was not made by Groundstate"):
+            store.check()
+        os.unlink(store.path)
 
 
 def test_an_empty_folder_and_a_link_to_nothing_may_be_taken(store):
