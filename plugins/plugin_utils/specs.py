@@ -153,7 +153,7 @@ def lookalikes(variables: Mapping[str, Any], roles: Iterable[Role]) -> list[str]
     for name in sorted(variables):
         near = "" if name in options or name.startswith(prefixes) else nearest(name, options, 0.88)
         if near:
-            found.append(f"{place(name, name)}: is not a variable of groundstate.llm; {near} is. Was that meant?")
+            found.append(f"{place(str(name), name)}: is not a variable of groundstate.llm; {near} is. Was that meant?")
     return found
 
 

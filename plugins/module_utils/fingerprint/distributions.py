@@ -183,7 +183,7 @@ def compare(site: str, found: list[Distribution], hashes: FileHashes) -> Differe
         except FileNotFoundError:
             result.missing[path] = owner[path]
             continue
-        except OSError:
+        except (OSError, ValueError):  # ValueError: a damaged RECORD can hold what is no path at all
             result.unreadable.append(path)
             continue
         if value.startswith("sha256="):
