@@ -135,9 +135,9 @@ class ActionModule(ActionBase):
         elif target.get("failed") or target.get("unreachable"):
             if target.get("unreachable") and not problems:
                 return target
-            said = str(target.get("module_stderr") or target.get("msg") or "no message").strip().splitlines()
-            fix = "Correct ansible_python_interpreter, the login or the connection"
-            problems = [*problems, checks.problem(f"the host could not be checked: {said[-1]}", "", fix)]
+            oldest = ".".join(map(str, checks.MINIMUM_PYTHON))
+            fix = f"Correct ansible_python_interpreter (Python {oldest} or newer), the login or the connection"
+            problems = [*problems, checks.problem(f"the host could not be checked: {last_words(target)}", "", fix)]
         result: dict[str, Any] = {
             "changed": False,
             "problems": problems,
@@ -146,6 +146,16 @@ class ActionModule(ActionBase):
         if problems:  # without the facts: Ansible shows all of a failed result, and the message is what counts
             return {**result, "failed": True, "msg": checks.message(problems, host)}
         return {**result, "facts": target.get("facts", {})}
+
+
+def last_words(result: Mapping[str, Any]) -> str:
+    """Why a module could not run, in one line, from what Ansible makes of it."""
+    summary = getattr(getattr(result.get("exception"), "event", None), "msg", "")
+    for words in (result.get("module_stderr"), result.get("msg"), summary, result.get("exception")):
+        lines = str(words or "").strip().splitlines()
+        if lines:
+            return lines[-1]
+    return "it gave no message"
 
 
 def once(problems: list[dict[str, str]]) -> list[dict[str, str]]:

@@ -44,10 +44,7 @@ def check(wants: Mapping[str, Any], facts: Mapping[str, Any]) -> tuple[list[dict
     return problems, warnings
 
 
-Rule = Iterator[dict]
-
-
-def _python(wants: Mapping[str, Any], facts: Mapping[str, Any]) -> Rule:
+def _python(wants: Mapping[str, Any], facts: Mapping[str, Any]) -> Iterator[dict[str, str]]:
     version = tuple(int(word) for word in facts["python"].split(".")[:2])
     if version < MINIMUM_PYTHON:
         needed = ".".join(map(str, MINIMUM_PYTHON))
@@ -58,7 +55,7 @@ def _python(wants: Mapping[str, Any], facts: Mapping[str, Any]) -> Rule:
         )
 
 
-def _home(wants: Mapping[str, Any], facts: Mapping[str, Any]) -> Rule:
+def _home(wants: Mapping[str, Any], facts: Mapping[str, Any]) -> Iterator[dict[str, str]]:
     home = facts["home"]
     if home["obstacle"]:
         yield problem(
@@ -74,7 +71,7 @@ def _home(wants: Mapping[str, Any], facts: Mapping[str, Any]) -> Rule:
         )
 
 
-def _disk(wants: Mapping[str, Any], facts: Mapping[str, Any]) -> Rule:
+def _disk(wants: Mapping[str, Any], facts: Mapping[str, Any]) -> Iterator[dict[str, str]]:
     home, environment = facts["home"], facts["environment"]
     asked = wants["needs"]["free_mib"]
     yield from _space(home, asked or RESERVE_MIB, "groundstate_home")
@@ -91,7 +88,7 @@ def _disk(wants: Mapping[str, Any], facts: Mapping[str, Any]) -> Rule:
             )
 
 
-def _space(place: Mapping[str, Any], needed_mib: int, where: str, purpose: str = "") -> Rule:
+def _space(place: Mapping[str, Any], needed_mib: int, where: str, purpose: str = "") -> Iterator[dict[str, str]]:
     if place["free_mib"] is not None and place["free_mib"] < needed_mib:
         yield problem(
             f"{place['free_mib']} MiB are free at {place['path']}, {needed_mib} MiB are needed{purpose}",
@@ -106,7 +103,7 @@ def _space(place: Mapping[str, Any], needed_mib: int, where: str, purpose: str =
         )
 
 
-def _memory(wants: Mapping[str, Any], facts: Mapping[str, Any]) -> Rule:
+def _memory(wants: Mapping[str, Any], facts: Mapping[str, Any]) -> Iterator[dict[str, str]]:
     needed = wants["needs"]["memory_mib"]
     if facts["running"]:
         return  # it has its memory already
@@ -123,7 +120,7 @@ def _memory(wants: Mapping[str, Any], facts: Mapping[str, Any]) -> Rule:
             )
 
 
-def _environment(wants: Mapping[str, Any], facts: Mapping[str, Any]) -> Rule:
+def _environment(wants: Mapping[str, Any], facts: Mapping[str, Any]) -> Iterator[dict[str, str]]:
     build, place = wants["environment"], facts["environment"]
     if not build["lock"]:
         if wants["server"]["env_needed"] and (place is None or not place["exists"]):
@@ -143,7 +140,7 @@ def _environment(wants: Mapping[str, Any], facts: Mapping[str, Any]) -> Rule:
         )
 
 
-def _program(wants: Mapping[str, Any], facts: Mapping[str, Any]) -> Rule:
+def _program(wants: Mapping[str, Any], facts: Mapping[str, Any]) -> Iterator[dict[str, str]]:
     place = facts["environment"]
     if place is not None and not place["exists"] and wants["server"]["env_needed"]:
         return  # told already
@@ -155,7 +152,7 @@ def _program(wants: Mapping[str, Any], facts: Mapping[str, Any]) -> Rule:
         )
 
 
-def _models(wants: Mapping[str, Any], facts: Mapping[str, Any]) -> Rule:
+def _models(wants: Mapping[str, Any], facts: Mapping[str, Any]) -> Iterator[dict[str, str]]:
     engine = wants["server"]["engine"]
     for field, found in facts["models"].items():
         where, path = f"llm_server.{field}", found["path"]
@@ -177,7 +174,7 @@ def _models(wants: Mapping[str, Any], facts: Mapping[str, Any]) -> Rule:
             )
 
 
-def _port(wants: Mapping[str, Any], facts: Mapping[str, Any]) -> Rule:
+def _port(wants: Mapping[str, Any], facts: Mapping[str, Any]) -> Iterator[dict[str, str]]:
     port = wants["server"]["port"]
     if 0 < port < facts["low_ports_from"] and not facts["root"]:
         yield problem(
@@ -196,7 +193,7 @@ def _port(wants: Mapping[str, Any], facts: Mapping[str, Any]) -> Rule:
         )
 
 
-def _privileges(wants: Mapping[str, Any], facts: Mapping[str, Any]) -> Rule:
+def _privileges(wants: Mapping[str, Any], facts: Mapping[str, Any]) -> Iterator[dict[str, str]]:
     if facts["systemd"]:
         yield problem(
             f"systemd cannot be used: {facts['systemd']}",
@@ -211,7 +208,7 @@ def _privileges(wants: Mapping[str, Any], facts: Mapping[str, Any]) -> Rule:
         )
 
 
-def _gpus(wants: Mapping[str, Any], facts: Mapping[str, Any]) -> Rule:
+def _gpus(wants: Mapping[str, Any], facts: Mapping[str, Any]) -> Iterator[dict[str, str]]:
     server, gpus = wants["server"], facts["gpus"]
     if gpus is None:
         return

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from ansible_collections.groundstate.llm.plugins.module_utils.file_hashes import FileHashes
 from ansible_collections.groundstate.llm.plugins.module_utils.fingerprint import distributions
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 
 def compared(site, cache=None):
@@ -114,6 +116,17 @@ def test_a_damaged_record_is_not_fatal(site):
     result = compared(site)
     # A hash that is no hash differs from the file's; what the damaged list no longer has is not called edited.
     assert result.edited == {"sglang/__init__.py": "sglang"}
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=200)
+@given(st.one_of(st.binary(max_size=300), st.text(max_size=300).map(lambda text: text.encode("utf-8", "ignore"))))
+def test_no_record_whatever_is_in_it_is_fatal(site, content):
+    (site.path / "sglang-0.5.23.dist-info" / "RECORD").write_bytes(content)
+    (site.path / "sglang-0.5.23.dist-info" / "direct_url.json").write_bytes(content)
+    (site.path / "sglang-0.5.23.dist-info" / "METADATA").write_bytes(content)
+    result = compared(site)
+    assert result.edited.keys().isdisjoint(result.missing)
+    assert not result.added.keys() & result.edited.keys()
 
 
 def test_egg_info_gives_name_and_version_but_cannot_be_verified(site):
