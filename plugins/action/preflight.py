@@ -75,11 +75,10 @@ class ActionModule(ActionBase):
                 wanted_by.setdefault(option, []).append(name)
         for role in every.values():
             defaults.update(role.defaults)
-        given = {
-            **defaults,
-            **{role_name: value for role in every.values() for role_name, value in role.internal.items()},
-        }
-        templar = self._templar.copy_with_new_env(available_variables={**given, **variables})
+        ours = dict(defaults)
+        for role in every.values():
+            ours.update(role.internal)
+        templar = self._templar.copy_with_new_env(available_variables={**ours, **variables})
         values: dict[str, Any] = {}
         problems: list[dict[str, str]] = []
         for name, option in options.items():

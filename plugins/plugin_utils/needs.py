@@ -128,7 +128,7 @@ def _server(declared: dict[str, Any], values: Mapping[str, Any], environment: Ma
         "host": declared["host"],
         "port": declared["port"],
         "models": declaration.local_paths(declared),
-        "program": argv[0] if argv else "",
+        "program": argv[0] if argv and not argv[0].startswith("-") else "",
         "gpus": gpus,
         "gpus_needed": asked or (declared["engine"] in ("vllm", "sglang") and gpus == "all" and not on_cpu),
         "env_needed": declared["engine"] != "generic" and not declared["command"],

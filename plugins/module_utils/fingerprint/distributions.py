@@ -39,7 +39,6 @@ class Distribution:
 
     name: str  # normalised as in PEP 503
     version: str
-    info: str  # name of the dist-info folder
     record: dict[str, str] | None = None  # path below site-packages -> "sha256=..." or ""; None: no RECORD
     direct_url: dict = field(default_factory=dict)
 
@@ -105,7 +104,7 @@ def installed(site: str) -> list[Distribution]:
             metadata = os.path.join(folder, "METADATA" if kind == "dist-info" else "PKG-INFO")
         headers = _headers(metadata)
         name, _dash, version = stem.partition("-")
-        one = Distribution(normalise(headers.get("Name", name)), headers.get("Version", version), entry)
+        one = Distribution(normalise(headers.get("Name", name)), headers.get("Version", version))
         if kind == "dist-info":
             one.record = _record(os.path.join(folder, "RECORD"))
             one.direct_url = _direct_url(os.path.join(folder, "direct_url.json"))

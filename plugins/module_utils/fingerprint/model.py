@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from .. import files
 from ..file_hashes import FileHashes, sha256_file
 from .reading import Unknown
 
@@ -87,8 +86,3 @@ def _folder(section: dict[str, Any], path: str, cache: str | None, unknown: Unkn
     if not found:
         unknown["model.files"] = f"{path} is empty"
     unknown["model.weights"] = "weights are compared by name and size only"
-
-
-def identity(section: dict[str, Any]) -> str:
-    """One hash of a model's content as far as it is known, wherever it lies."""
-    return files.digest([section.get("files"), section.get("config_hash")])
