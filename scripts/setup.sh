@@ -47,16 +47,26 @@ as_root() {
     fi
 }
 
+apt_install() {
+    command -v apt-get >/dev/null || return 1
+    say "installing the package $1"
+    export DEBIAN_FRONTEND=noninteractive
+    as_root apt-get install -qq -y --no-install-recommends "$1" >&2 ||
+        { as_root apt-get update -qq >&2 && as_root apt-get install -qq -y --no-install-recommends "$1" >&2; }
+}
+
 # Debian and Ubuntu leave ensurepip out of python3 and ship it as pythonX.Y-venv.
 need_ensurepip() {
     "$1" -c 'import ensurepip' 2>/dev/null && return
     package=python$("$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-venv
-    say "$1 cannot make virtual environments; installing the package $package"
-    if command -v apt-get >/dev/null && { as_root apt-get install -y "$package" >&2 ||
-        { as_root apt-get update >&2 && as_root apt-get install -y "$package" >&2; }; }; then
-        return
-    fi
-    die "install $package ('apt-get install $package' as root), then run this again"
+    apt_install "$package" ||
+        die "$1 cannot make virtual environments: 'apt-get install $package' as root, then run this again"
+}
+
+# The engine of the local default (llama.cpp) is linked with GCC's OpenMP, which a minimal Debian does not have.
+need_openmp() {
+    "$venv/bin/python" -c 'import ctypes; ctypes.CDLL("libgomp.so.1")' 2>/dev/null || apt_install libgomp1 ||
+        say "libgomp.so.1 is missing, which llama.cpp needs: 'apt-get install libgomp1' as root"
 }
 
 install() {
@@ -93,4 +103,5 @@ if [ -z "$uv" ]; then
 fi
 say "installing requirements/$want.txt"
 install
+need_openmp
 printf '%s\n' "$stamp" >"$venv/.groundstate-$want"
