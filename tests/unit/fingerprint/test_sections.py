@@ -145,6 +145,13 @@ def test_gpus_of_a_real_h200():
     assert not set(stable[0]) & {"temperature", "power_draw", "clock_sm", "memory_used", "utilisation"}
 
 
+def test_a_server_on_the_gpu_moves_only_what_is_not_hashed():
+    idle, loaded = (gpus.parse((DATA / f"nvidia-smi.q.h200{name}.xml").read_text()) for name in ("", ".loaded"))
+    assert loaded[0] == idle[0]
+    assert idle[1][0]["memory_used"] == "0 MiB"
+    assert loaded[1][0]["memory_used"] == "72232 MiB"
+
+
 def test_older_drivers_use_other_names():
     text = """<?xml version="1.0"?><nvidia_smi_log><driver_version>470.1</driver_version><gpu id="0:1:0.0">
     <power_readings><power_limit>250.00 W</power_limit><power_draw>N/A</power_draw></power_readings>
