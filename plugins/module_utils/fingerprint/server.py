@@ -41,6 +41,7 @@ def read(
         "engine": record.engine,
         "version": version,
         "argv": list(record.argv),
+        "port": record.port,
         "environment": {key: value for key, value in sorted(record.environment.items()) if not passing(key)},
         "declaration_hash": record.declaration_hash,
         "tensor_parallel": record.tensor_parallel,

@@ -279,3 +279,29 @@ def test_unreachable_is_an_endpoint_error():
 
     with pytest.raises(EndpointError, match="does not answer"):
         asyncio.run(work())
+
+
+def test_one_answer_in_one_piece_does_not_end_the_warm_up_but_all_of_them_do(monkeypatch):
+    """A tiny model on a busy machine: its first short answer may arrive at one moment."""
+    ask = Endpoint.measure
+    pieces = iter(["one", "stream", "stream", "stream"])
+
+    async def sometimes(self, *arguments):
+        sample = await ask(self, *arguments)
+        if next(pieces, "stream") == "one":
+            sample.error, sample.message, sample.decode_tok_s = (
+                "not_streamed",
+                "all 8 tokens arrived at one moment",
+                None,
+            )
+        return sample
+
+    with Mock() as mock:
+        monkeypatch.setattr(Endpoint, "measure", sometimes)
+        done = run(mock, warmup_requests=4, warmup_cap_s=0, repeats=1)
+    assert done.warmup["requests"] == 4
+    assert len(done.warmup["decode_tok_s"]) == 3
+    monkeypatch.setattr(Endpoint, "measure", ask)
+    with Mock(trap="buffered") as mock, pytest.raises(load.LoadError, match="one moment"):
+        run(mock, warmup_requests=4)
+    assert len(mock.truths) == load.STEADY_WAVES
