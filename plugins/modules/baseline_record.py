@@ -25,7 +25,7 @@ options:
     type: dict
     required: true
   fingerprints:
-    description: What M(groundstate.llm.host_fingerprint) returned, under C(before) and C(after) the measurement.
+    description: What M(groundstate.llm.llm_benchmark) returned as C(fingerprints).
     type: dict
     required: true
   proof:
@@ -69,9 +69,7 @@ EXAMPLES = r"""
   groundstate.llm.baseline_record:
     records_dir: ./records
     measurement: "{{ benchmark.measurement }}"
-    fingerprints:
-      before: "{{ before.fingerprint }}"
-      after: "{{ after.fingerprint }}"
+    fingerprints: "{{ benchmark.fingerprints }}"
 """
 
 RETURN = r"""

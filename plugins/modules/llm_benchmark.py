@@ -16,7 +16,7 @@ description:
   - Tokens are counted by the server's C(usage), time stamps are taken when bytes arrive, failed or short answers are
     counted and never averaged in, and the client measures itself. C(docs/benchmark.md) defines every number.
   - For a server of ours (O(server)) the result is kept in C(<home>/servers/<server>/measurement.json). While its
-    identity (start of the server, its declaration, workload, O(state_hash)) is the same, it is returned again instead
+    identity (start of the server, its declaration, workload, the fingerprint) is the same, it is returned again instead
     of measured again.
 options:
   home:
@@ -109,10 +109,20 @@ options:
         description: Share of requests of a level that may fail before the measurement fails.
         type: float
         default: 0.0
-  state_hash:
-    description: Hash of the host's state (from M(groundstate.llm.host_fingerprint)); part of the identity.
-    type: str
+  fingerprint:
+    description:
+      - Take the fingerprint of the host (see M(groundstate.llm.host_fingerprint)) before and after the measurement. Its
+        hash is part of the identity. Only for a server of ours.
+    type: bool
+    default: true
+  env_path:
+    description: Environment of the engine, for the fingerprint. Empty for the one that the server was started from.
+    type: path
     default: ""
+  verify_files:
+    description: Compare the files of the environment with what its packages installed, for the fingerprint.
+    type: bool
+    default: true
   remeasure:
     description: Measure even when the last measurement still speaks for this server.
     type: bool
@@ -172,6 +182,10 @@ measurement:
     warmup: {description: "Requests, seconds, whether steady.", type: dict, returned: always}
     client: {description: "Self-check of the client: event loop lag, CPU share, limited.", type: dict, returned: always}
     requests: {description: One row for each request., type: list, elements: dict, returned: always}
+fingerprints:
+  description: C(before) the measurement, and C(after) it (empty when the last measurement was returned again).
+  returned: when something was measured or reused
+  type: dict
 reused:
   description: Whether this is the last measurement, which still speaks for the server.
   returned: always
@@ -201,6 +215,7 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils import endpoint, files, load, measurement, server_env, servers, workload
 from ..module_utils.engines import get_engine
+from ..module_utils.fingerprint import take
 from ..module_utils.http1 import Client
 
 PROGRESS_INTERVAL_S = 1.0
@@ -238,7 +253,9 @@ def arguments():
                 "max_error_share": {"type": "float", "default": known["max_error_share"]},
             },
         },
-        "state_hash": {"type": "str", "default": ""},
+        "fingerprint": {"type": "bool", "default": True},
+        "env_path": {"type": "path", "default": ""},
+        "verify_files": {"type": "bool", "default": True},
         "remeasure": {"type": "bool", "default": False},
         "local_fact": {"type": "path", "default": ""},
     }
@@ -257,8 +274,16 @@ class Benchmark:
         self.base_url = self.record.base_url if self.record else self.params["base_url"]
         self.folder = servers.folder(self.params["home"], self.record.name) if self.record else None
         start_id, declared = (self.record.start_id, self.record.declaration_hash) if self.record else ("", "")
-        self.identity = measurement.identity(start_id, declared, self.load, self.params["state_hash"])
+        self.before = self.take_fingerprint()
+        self.identity = measurement.identity(start_id, declared, self.load, self.before.get("state_hash", ""))
         self.progress = load.Progress()
+
+    def take_fingerprint(self):
+        """The state that can explain the result; {} when it is not asked for or the server is not ours."""
+        if self.record is None or not self.params["fingerprint"]:
+            return {}
+        params = self.params
+        return take.take(params["home"], self.record.name, params["env_path"], params["verify_files"])
 
     def _record(self):
         """The record of a running server, or the end of the module with what is missing."""
@@ -432,6 +457,7 @@ class Benchmark:
             facts = {"groundstate": measurement.short(last)}
             changed = self.keep_fact(last)
             extra = {"would_measure": False} if self.module.check_mode else {}
+            extra["fingerprints"] = {"before": self.before, "after": {}}
             self.module.exit_json(changed=changed, reused=True, measurement=last, ansible_facts=facts, **extra)
         if self.module.check_mode:
             self.check()
@@ -439,6 +465,7 @@ class Benchmark:
                 changed=True, reused=False, would_measure=True, msg="the server can be measured", diff=diff(last, None)
             )
         found = self.measure()
+        after = self.take_fingerprint()
         if self.path is not None:
             files.write_json(self.path, found)
         self.keep_fact(found)
@@ -446,6 +473,7 @@ class Benchmark:
             changed=True,
             reused=False,
             measurement=found,
+            fingerprints={"before": self.before, "after": after},
             ansible_facts={"groundstate": measurement.short(found)},
             diff=diff(last, found),
         )

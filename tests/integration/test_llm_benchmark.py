@@ -154,6 +154,10 @@ def test_measured_once_then_reused_until_something_changes(bed: Bed):
     again = bed.run(local_fact=str(fact))
     assert (again["changed"], again["reused"]) == (False, True)
     assert again["measurement"] == found
+    taken = first["fingerprints"]
+    assert (
+        taken["before"]["state_hash"] == taken["after"]["state_hash"] == again["fingerprints"]["before"]["state_hash"]
+    )
     assert again["ansible_facts"]["groundstate"] == told
 
     fact.write_text("{}")
@@ -161,7 +165,7 @@ def test_measured_once_then_reused_until_something_changes(bed: Bed):
     assert (repaired["changed"], repaired["reused"]) == (True, True)
     assert json.loads(fact.read_text()) == told
 
-    for change in ({"state_hash": "other"}, {"workload": {**QUICK, "seed": 1}}, {"remeasure": True}):
+    for change in ({"fingerprint": False}, {"workload": {**QUICK, "seed": 1}}, {"remeasure": True}):
         before = bed.kept()["id"]
         told = bed.run(**change)
         assert (told["changed"], told["reused"]) == (True, False)
