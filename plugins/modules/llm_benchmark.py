@@ -85,7 +85,7 @@ options:
         type: float
         default: 20.0
       steady_share:
-        description: How far, as a share, three successive warm-up waves may differ for the server to count as steady.
+        description: How far, as a share, three successive warm-up waves of a steady server may differ.
         type: float
         default: 0.01
       seed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from ansible_collections.groundstate.llm.plugins.module_utils.fingerprint import python_env
@@ -39,7 +40,10 @@ def test_python_itself_answers_for_its_version(site):
     unknown: dict[str, str] = {}
     found = python_env.read(str(site.root), None, unknown)
     assert found["python"] == ".".join(str(one) for one in sys.version_info[:3])
-    assert found["customised"] == {}
+    # Debian's own Python comes with one.
+    beside = os.path.dirname(os.__file__)
+    present = {name for name in ("sitecustomize.py", "usercustomize.py") if os.path.exists(os.path.join(beside, name))}
+    assert set(found["customised"]) == present
     assert unknown == {}
 
 
