@@ -110,7 +110,7 @@ def run(check: Check) -> Counts:
             process = subprocess.Popen(
                 command,
                 cwd=ROOT,
-                env={**os.environ, "NO_COLOR": "1", "ANSIBLE_NOCOLOR": "1"},
+                env={**os.environ, "NO_COLOR": "1", "ANSIBLE_NOCOLOR": "1", "PYTHONUNBUFFERED": "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
