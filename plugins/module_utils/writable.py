@@ -1,10 +1,11 @@
 # Copyright: Groundstate contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Could a folder be made and written to? Found out without making anything."""
+"""Could a folder be made and written to? Found out without leaving anything behind."""
 
 from __future__ import annotations
 
 import os
+import tempfile
 
 
 def nearest(path: str) -> str:
@@ -26,6 +27,11 @@ def obstacle(path: str) -> str:
         # True also for root on a read-only filesystem, where modes say nothing.
         kind = "is on a read-only filesystem" if _read_only(there) else "may not be written to by this user"
         return f"{there} {kind}"
+    try:
+        # Modes do not tell all: /proc, a share that takes root for nobody, an immutable folder.
+        os.rmdir(tempfile.mkdtemp(prefix=".groundstate-probe-", dir=there))
+    except OSError as error:
+        return f"nothing can be made in {there} ({error.strerror})"
     return ""
 
 

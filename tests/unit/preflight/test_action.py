@@ -38,7 +38,7 @@ def test_the_records_folder_is_looked_at_and_not_made(tmp_path):
     (tmp_path / "records").mkdir()
     (tmp_path / "records" / "node1").write_text("a file with the host's name")
     assert sentence(preflight.records_folder(str(tmp_path / "records"), "node1")[0]).startswith(
-        f"groundstate_records_dir (on the controller): records cannot be written: {tmp_path}/records/node1 is a file"
+        f"groundstate_records_dir (on the controller): records cannot be written to {tmp_path}/records/node1: "
     )
     assert preflight.records_folder(None, "node1") == []
     assert sorted(one.name for one in tmp_path.iterdir()) == ["records"]

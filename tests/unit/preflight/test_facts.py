@@ -49,6 +49,12 @@ def test_a_read_only_filesystem_is_called_that(tmp_path, monkeypatch):
 # --- the parts ---------------------------------------------------------------------------------------
 
 
+def test_modes_do_not_tell_all(tmp_path):
+    assert writable.obstacle("/proc/x") == "nothing can be made in /proc (No such file or directory)"
+    assert writable.obstacle(str(tmp_path)) == ""
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_looking_makes_nothing(tmp_path):
     home = tmp_path / "home"
     found = gather(
