@@ -305,7 +305,7 @@ def declared(**changes) -> dict:
             ["NCCL_PROTOO", "NCCL_PROTO"],
         ),
         ({"groundstate_records_dir": "/proc/records"}, ["/proc/records"]),
-        ({"preflight_min_free_gib": 100000}, ["GiB"]),
+        ({"preflight_min_free_gib": 100000}, ["MiB are needed"]),
         ({"ml_env_python": "python9.9"}, ["python9.9"]),
     ],
 )
