@@ -10,6 +10,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
+from ..module_utils import measurement
 from ..module_utils.fingerprint import compare
 from ..plugin_utils import records, summary, verdict
 
@@ -49,19 +50,19 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(str(error)) from error
 
     def _record(self, host: str, arguments: dict[str, Any], check: bool) -> dict[str, Any]:
-        directory, measurement = arguments["records_dir"], arguments["measurement"]
+        directory, measured = arguments["records_dir"], arguments["measurement"]
         fingerprint = arguments["fingerprints"].get("before") or {}
-        key = records.baseline_key(measurement["server"]["name"], fingerprint, measurement["workload_hash"])
-        path = records.record_path(directory, host, measurement["id"])
-        record = records.read_record(directory, host, measurement["id"])
+        key = records.baseline_key(measured["server"]["name"], fingerprint, measured["workload_hash"])
+        path = records.record_path(directory, host, measured["id"])
+        record = records.read_record(directory, host, measured["id"])
         baseline, warnings = records.baseline_records(directory, host, key)
         result: dict[str, Any] = {"changed": False, "record": path, "key": key}
 
         if record is None:
-            decided = self._decide(directory, host, key, measurement, fingerprint, baseline, arguments["tolerance"])
+            decided = self._decide(directory, host, key, measured, fingerprint, baseline, arguments["tolerance"])
             record = {
                 "schema": records.SCHEMA,
-                "id": measurement["id"],
+                "id": measured["id"],
                 "host": host,
                 "key": key,
                 "created_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -69,7 +70,7 @@ class ActionModule(ActionBase):
                 "proof": arguments["proof"],
                 "ready": arguments["ready"],
                 "fingerprints": arguments["fingerprints"],
-                "measurement": measurement,
+                "measurement": measured,
                 "verdict": decided.as_dict(),
             }
             if not check:
@@ -77,12 +78,12 @@ class ActionModule(ActionBase):
             result["changed"] = True
 
         in_baseline = any(one["id"] == record["id"] for one in baseline)
-        refused = verdict.refusals(measurement)
+        refused = verdict.refusals(measured)
         if refused and arguments["accept"]:
             raise AnsibleActionFail(f"record {path} cannot become (part of) a baseline: {'; '.join(refused)}")
         if not in_baseline and not refused and (arguments["accept"] or not baseline):
             if not check:
-                label = f"{measurement['server']['name']} {measurement['server']['served_model_name']}"
+                label = "{name} {served_model_name}".format_map(measured["server"])
                 records.add_to_baseline(directory, host, key, label, record["id"])
             in_baseline = result["changed"] = True
 
@@ -102,42 +103,34 @@ class ActionModule(ActionBase):
         directory: str,
         host: str,
         key: str,
-        measurement: dict[str, Any],
+        measured: dict[str, Any],
         fingerprint: dict[str, Any],
         baseline: list[dict[str, Any]],
         tolerance: float,
     ) -> verdict.Verdict:
         if baseline:
             before = baseline[-1]["fingerprints"].get("before") or {}
-            return verdict.decide(measurement, baseline, tolerance, compare.differences(before, fingerprint))
-        other = records.last_of_server(directory, host, measurement["server"]["name"])
+            return verdict.decide(measured, baseline, tolerance, compare.differences(before, fingerprint))
+        other = records.last_of_server(directory, host, measured["server"]["name"])
         if other is None:
-            return verdict.decide(measurement, [], tolerance, [])
+            return verdict.decide(measured, [], tolerance, [])
         before = other["fingerprints"].get("before") or {}
         changed = compare.differences(before, fingerprint)
-        if other["measurement"]["workload_hash"] != measurement["workload_hash"]:
+        if other["measurement"]["workload_hash"] != measured["workload_hash"]:
             changed.insert(0, "the workload differs")
         reason = (
             f"the last record ({other['id']}, {other['measurement']['headline']['value']:.1f} tok/s) is of another "
             "declaration; this one begins a baseline of its own"
         )
-        return verdict.decide(measurement, [], tolerance, changed, incomparable=[reason])
+        return verdict.decide(measured, [], tolerance, changed, incomparable=[reason])
 
     @staticmethod
     def _facts(record: dict[str, Any], path: str, in_baseline: bool) -> dict[str, Any]:
-        measurement, decided = record["measurement"], record["verdict"]
-        level = measurement["levels"][0]
         return {
-            "measurement_id": record["id"],
-            "measured_at": measurement["started_at"],
-            "server": measurement["server"],
-            "headline": measurement["headline"],
-            "ttft_s": level["ttft_s"]["mean"],
-            "tpot_s": level["tpot_s"]["mean"],
-            "workload": measurement["workload"],
+            **measurement.short(record["measurement"]),
             "proof": (record.get("proof") or {}).get("verdict", "off"),
-            "verdict": decided["verdict"],
-            "ratio": decided["ratio"],
+            "verdict": record["verdict"]["verdict"],
+            "ratio": record["verdict"]["ratio"],
             "in_baseline": in_baseline,
             "record": path,
         }

@@ -196,4 +196,8 @@ def records_folder(path: str | None, host: str) -> list[dict[str, str]]:
     if not why:
         return []
     fix = "Name a folder that may be written to, or correct the owner"
-    return [checks.problem(f"records cannot be written to {full}: {why}", "groundstate_records_dir (on the controller)", fix)]
+    return [
+        checks.problem(
+            f"records cannot be written to {full}: {why}", "groundstate_records_dir (on the controller)", fix
+        )
+    ]

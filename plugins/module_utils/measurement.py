@@ -179,6 +179,7 @@ def short(measurement: dict[str, Any]) -> dict[str, Any]:
         "server": server["name"],
         "engine": server["engine"],
         "model": server["served_model_name"],
+        "base_url": server["base_url"],
         "start_id": server["start_id"],
         "declaration_hash": server["declaration_hash"],
         "workload_hash": measurement["workload_hash"],
