@@ -40,6 +40,6 @@ docs: setup-test  ## Links of the docs, documentation of the modules
 slow: setup-test  ## The slow tests (vLLM on the CPU and so on)
 	$(RUN) python scripts/check.py slow
 
-clean:  ## Remove what the checks and the set-up left here (records and servers stay: see make baseline, teardown.yml)
+clean:  ## Remove what set-up and checks left here (not records, not servers: those are for playbooks/teardown.yml)
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .ansible dist tests/output
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
