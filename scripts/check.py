@@ -78,7 +78,10 @@ GROUPS: dict[str, tuple[Check, ...]] = {
         pytest("docs-links", "tests/docs"),
         Check("collection-docs", ("antsibull-docs", "lint-collection-docs", "--plugin-docs", ".")),
     ),
-    "slow": (pytest("slow", "tests/unit", "tests/integration", "-m", "slow"),),
+    "slow": (
+        Check("molecule", ("molecule", "test")),
+        pytest("slow", "tests/unit", "tests/integration", "-m", "slow"),
+    ),
 }
 
 

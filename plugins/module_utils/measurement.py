@@ -188,3 +188,14 @@ def short(measurement: dict[str, Any]) -> dict[str, Any]:
         "client_limited": measurement["client"]["limited"],
         "steady": measurement["warmup"]["steady"],
     }
+
+
+def usable(found: Any) -> bool:
+    """Whether a value that was read from a file is a measurement of this schema, with all that is asked of it later."""
+    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+        return False
+    try:
+        facts = short(found)
+    except (KeyError, IndexError, TypeError):
+        return False
+    return all(isinstance(facts[name], (int, float)) for name in ("value", "measured_at"))

@@ -27,6 +27,8 @@ SCHEMA = 1
 # when the record was lost or the root has died.
 SERVER_VARIABLE = "GROUNDSTATE_SERVER"
 START_VARIABLE = "GROUNDSTATE_START"
+#: What to do about a record that cannot be used.
+_WAY_OUT = "remove the file; the next deployment finds by their marks the processes that run"
 
 
 @dataclass
@@ -90,9 +92,19 @@ def load(home: str, name: str) -> ServerRecord | None:
     if raw is None:
         return None
     if not isinstance(raw, dict) or raw.get("schema") != SCHEMA:
-        raise ValueError(f"{path} has schema {raw.get('schema') if isinstance(raw, dict) else '?'}, expected {SCHEMA}")
-    known = {one.name for one in fields(ServerRecord)}
-    return ServerRecord(**{key: value for key, value in raw.items() if key in known})
+        schema = raw.get("schema") if isinstance(raw, dict) else None
+        raise ValueError(f"{path} is no record of schema {SCHEMA} ({schema!r}): {_WAY_OUT}")
+    made = ServerRecord(**{"name": name, **{one.name: raw[one.name] for one in fields(ServerRecord) if one.name in raw}})
+    like = ServerRecord(name=name)
+    wrong = [one.name for one in fields(made) if not _alike(getattr(made, one.name), getattr(like, one.name))]
+    if wrong:
+        raise ValueError(f"{path} is damaged ({', '.join(wrong)}): {_WAY_OUT}")
+    return made
+
+
+def _alike(value: Any, like: Any) -> bool:
+    """Whether a value from JSON has the type of another; a number is no bool, and a whole one is a float, too."""
+    return type(value) is type(like) or (isinstance(like, float) and type(value) is int)
 
 
 def save(home: str, record: ServerRecord) -> None:

@@ -21,6 +21,15 @@ COMPLETION_GAP_S = 0.5
 TREE_GAP_S = 0.25
 #: A slice ends early when there is news, but not for every line of a fast start.
 NEWS_AFTER_S = 2.0
+#: ready.json: field -> types. A file that does not have them was not written by us.
+KEPT: dict[str, Any] = {
+    "ready": bool,
+    "elapsed_s": (int, float),
+    "watched_from_s": (int, float),
+    "phases": list,
+    "probes": dict,
+    "log_offset": int,
+}
 
 
 class Waiter:
@@ -33,8 +42,7 @@ class Waiter:
         self.engine = get_engine(record.engine)
         self.folder = servers.folder(home, record.name)
         self.path = os.path.join(self.folder, "ready.json")
-        kept = files.read_json(self.path)
-        kept = kept if isinstance(kept, dict) and kept.get("start_id") == record.start_id else {}
+        kept = self._kept()
         self.was_ready = bool(kept.get("ready"))
         self.kept = kept
         self.timeline = readiness.Timeline()
@@ -50,6 +58,19 @@ class Waiter:
         #: When we first looked: a server may have been ready before, and its last phase is then too long by that.
         self.watched_from_s = float(kept.get("watched_from_s", round(self.elapsed(), 3)))
         self._tree_due = 0.0
+
+    def _kept(self) -> dict[str, Any]:
+        """What an earlier slice wrote down of this start; {} when there is nothing of use: the wait begins anew."""
+        try:
+            kept = files.read_json(self.path)
+        except ValueError:
+            return {}
+        if not isinstance(kept, dict) or kept.get("start_id") != self.record.start_id:
+            return {}
+        if not all(isinstance(kept.get(name), kinds) for name, kinds in KEPT.items()):
+            return {}
+        phases_fit = all(isinstance(one, dict) and {"name", "at_s"} <= set(one) for one in kept["phases"])
+        return kept if phases_fit else {}
 
     def elapsed(self) -> float:
         """Seconds since the launch."""

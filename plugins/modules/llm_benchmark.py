@@ -318,8 +318,7 @@ class Benchmark:
         except ValueError as error:
             self.module.warn(f"{error}; measuring again")
             return None
-        known = isinstance(found, dict) and found.get("schema") == measurement.SCHEMA
-        return found if known else None
+        return found if measurement.usable(found) else None
 
     # --- measuring ---------------------------------------------------------------------------------
 
