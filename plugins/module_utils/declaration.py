@@ -78,6 +78,12 @@ def complete(raw: dict[str, Any]) -> dict[str, Any]:
             wrong.append(f"{name}: {value!r} is not of type {option['type']}")
         made[name] = copy.deepcopy(value)
     if not wrong:
+        wrong += [
+            f"{field}.{name}: a text or a number is needed, not a {type(value).__name__}"
+            for field in ("env", "secret_env")
+            for name, value in made[field].items()
+            if isinstance(value, (dict, list))
+        ]
         unknown = sorted(set(made["speculation"]) - set(OPTIONS["speculation"]["options"]))
         wrong += [f"speculation.{name}: no such field" for name in unknown]
     if wrong:

@@ -198,4 +198,4 @@ def usable(found: Any) -> bool:
         facts = short(found)
     except (KeyError, IndexError, TypeError):
         return False
-    return all(isinstance(facts[name], (int, float)) for name in ("value", "measured_at"))
+    return isinstance(facts["value"], (int, float)) and isinstance(found.get("identity"), str)

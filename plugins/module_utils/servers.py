@@ -94,7 +94,9 @@ def load(home: str, name: str) -> ServerRecord | None:
     if not isinstance(raw, dict) or raw.get("schema") != SCHEMA:
         schema = raw.get("schema") if isinstance(raw, dict) else None
         raise ValueError(f"{path} is no record of schema {SCHEMA} ({schema!r}): {_WAY_OUT}")
-    made = ServerRecord(**{"name": name, **{one.name: raw[one.name] for one in fields(ServerRecord) if one.name in raw}})
+    made = ServerRecord(
+        **{"name": name, **{one.name: raw[one.name] for one in fields(ServerRecord) if one.name in raw}}
+    )
     like = ServerRecord(name=name)
     wrong = [one.name for one in fields(made) if not _alike(getattr(made, one.name), getattr(like, one.name))]
     if wrong:

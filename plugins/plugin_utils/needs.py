@@ -23,6 +23,7 @@ def derive(values: Mapping[str, Any], roles: list[str], arguments: Mapping[str, 
     """(arguments of the module, problems, warnings). What could not be derived is not asked of the host."""
     problems: list[dict[str, str]] = []
     warnings: list[str] = []
+    _paths(values, problems)
     declared = None
     if "llm_server" in roles and values.get("llm_server") is not None:
         declared = _declared(values["llm_server"], problems, warnings)
@@ -62,6 +63,17 @@ def derive(values: Mapping[str, Any], roles: list[str], arguments: Mapping[str, 
     for name in ("home", "made_later", "local_fact", "gpu_state"):
         derived[name] = arguments[name] or derived[name]
     return {name: value for name, value in derived.items() if value is not None}, problems, warnings
+
+
+def _paths(values: Mapping[str, Any], problems: list[dict[str, str]]) -> None:
+    """Paths that also stand in first lines of scripts and in units: what is special there is refused."""
+    for name in ("groundstate_home", "ml_env_path"):
+        path = str(values.get(name) or "")
+        odd = [one for one in path if one in '"$`\\' or not one.isprintable()]
+        if odd:
+            fix = "Name another folder (a leading ~ is the home of the login user)"
+            problems.append(problem(f"{path!r} has the character {odd[0]!r}, special to shells and units", name, fix))
+            return
 
 
 def _split(where: str, text: str) -> list[dict[str, str]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import re
 import shutil
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,18 +58,23 @@ class Extras:
         }
 
 
-def shebang(python: str) -> str:
-    """The first line(s) of a script that this interpreter runs, whatever its path looks like."""
-    if len(python) < 120 and " " not in python:
-        return f"#!{python}\n"
-    # The kernel cuts long lines and splits at spaces: a shell and Python both read this (as pip does it).
-    return f"#!/bin/sh\n'''exec' \"{python}\" \"$0\" \"$@\"\n' '''\n"
-
-
 def script_text(text: str, python: str) -> str:
-    """A script as it is written: with the environment's interpreter, instead of its own first line if it has one."""
+    """A script as it is written: with the environment's interpreter, instead of its own first line if it has one.
+
+    Raises ValueError for an interpreter whose path no first line can hold.
+    """
     body = text.partition("\n")[2] if text.startswith("#!") else text
-    return shebang(python) + body
+    if len(python) < 120 and " " not in python:
+        return f"#!{python}\n{body}"
+    if set(python) & set('"$`\\\n'):
+        raise ValueError(f"{python!r}: a path with a quote, $, a backslash or a line break cannot begin a script")
+    # The kernel cuts long lines and splits at spaces: a shell runs the first string as a command, to Python it is the
+    # docstring, or the beginning of the script's own: nothing else may stand before an import from __future__.
+    lines = body.splitlines(keepends=True)
+    comments = next((at for at, line in enumerate(lines) if line.strip() and line[0] != "#"), len(lines))
+    head, rest = "".join(lines[:comments]), "".join(lines[comments:])
+    joint = " \\\n" if re.match(r"[rRuU]?[\"']", rest) else "\n"
+    return f"#!/bin/sh\n{head}'''exec' \"{python}\" \"$0\" \"$@\"\n' '''{joint}{rest}"
 
 
 def _record(path: str, raw: bytes) -> str:

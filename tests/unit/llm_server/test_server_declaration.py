@@ -68,6 +68,12 @@ def test_values_get_their_final_form():
     assert make(gpus=[])["gpus"] == []
 
 
+@pytest.mark.parametrize("value", [[1], {"a": 1}])
+def test_a_variable_that_is_no_text_is_refused(value):
+    with pytest.raises(ValueError, match=r"env\.A: a text or a number is needed"):
+        make(env={"A": value})
+
+
 @pytest.mark.parametrize(
     ("fields", "part"),
     [

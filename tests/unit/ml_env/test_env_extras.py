@@ -44,6 +44,24 @@ def test_a_script_runs_with_the_interpreter_wherever_that_is(tmp_path, where):
     assert done.stdout == "['a b', 'c']\n"
 
 
+@pytest.mark.parametrize("documented", ['"""Say what."""\n\n', ""])
+def test_a_script_below_a_folder_with_a_space_may_import_from_the_future(tmp_path, documented):
+    python = tmp_path / "with a space" / "python"
+    python.parent.mkdir()
+    python.symlink_to(sys.executable)
+    script = tmp_path / "script"
+    text = f"# Copyright\n{documented}from __future__ import annotations\n\nprint(__doc__)\n"
+    script.write_text(extras.script_text(text, str(python)))
+    script.chmod(0o755)
+    done = subprocess.run([script], capture_output=True, text=True, check=True)
+    assert ("Say what." in done.stdout) == bool(documented)
+
+
+def test_an_interpreter_that_no_first_line_can_hold_is_refused():
+    with pytest.raises(ValueError, match="cannot begin a script"):
+        extras.script_text("print(1)\n", '/a "b"/python')
+
+
 def apply(folder, declared: Extras, before=None, dry=False):
     site = os.path.join(folder, "lib", "site")
     os.makedirs(site, exist_ok=True)

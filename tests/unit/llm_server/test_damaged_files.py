@@ -1,0 +1,79 @@
+"""What is read back from the disk may be anything: told in one sentence, or done without."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from ansible_collections.groundstate.llm.plugins.module_utils import files, servers, waiting
+from hypothesis import given
+from hypothesis import strategies as st
+
+OTHER = [None, True, 7, 1.5, "text", [1], {"a": 1}]
+RECORD = servers.ServerRecord(name="local", start_id="s1", engine="llama_cpp", log="/nowhere")
+
+
+def damaged(home, **content):
+    path = os.path.join(servers.folder(str(home), "local"), "server.json")
+    files.write_json(path, {**RECORD.as_dict(), **content})
+    return path
+
+
+WRONG = [
+    (name, value)
+    for name, right in RECORD.as_dict().items()
+    for value in OTHER
+    if type(value) is not type(right) and not (isinstance(right, float) and type(value) is int)
+]
+
+
+@pytest.mark.parametrize(("name", "value"), WRONG)
+def test_a_record_with_a_value_of_another_type_is_named(tmp_path, name, value):
+    path = damaged(tmp_path, **{name: value})
+    with pytest.raises(ValueError, match="remove the file") as caught:
+        servers.load(str(tmp_path), "local")
+    assert path in str(caught.value)
+    assert name in str(caught.value)
+
+
+def test_a_record_of_another_version_may_lack_and_have_fields(tmp_path):
+    path = damaged(tmp_path)
+    found = json.loads(Path(path).read_text())
+    del found["env_hash"]
+    files.write_json(path, {**found, "later": 1})
+    assert servers.load(str(tmp_path), "local") == RECORD
+
+
+def test_a_whole_number_is_a_time(tmp_path):
+    damaged(tmp_path, launched_at=1795969000)
+    assert servers.load(str(tmp_path), "local").launched_at == 1795969000
+
+
+kept = st.fixed_dictionaries(
+    {},
+    optional={
+        name: st.one_of(
+            st.none(), st.booleans(), st.integers(), st.text(max_size=3), st.lists(st.integers(), max_size=2)
+        )
+        for name in waiting.KEPT
+    },
+)
+
+
+@given(kept)
+def test_a_damaged_ready_file_is_done_without(content):
+    with tempfile.TemporaryDirectory() as home:
+        path = os.path.join(servers.folder(home, "local"), "ready.json")
+        files.write_json(path, {"start_id": "s1", **content})
+        waiter = waiting.Waiter(home, RECORD)
+        assert waiter.kept == {} or set(waiter.kept) >= set(waiting.KEPT)
+        assert waiter.timeline.report()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "\x00"])
+def test_a_ready_file_that_is_none_is_done_without(tmp_path, text):
+    files.write_atomic(os.path.join(servers.folder(str(tmp_path), "local"), "ready.json"), text)
+    assert waiting.Waiter(str(tmp_path), RECORD).kept == {}
