@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 from dataclasses import dataclass, field
@@ -57,6 +58,10 @@ class Spec:
     size_mib: int = 0
     keep: int = 2
     timeout_s: float = 1800.0
+
+
+#: System libraries that engines load and minimal installations lack, and the Debian package that has them.
+_SYSTEM_PACKAGES = {"libgomp.so.1": "libgomp1", "libnuma.so.1": "libnuma1", "libGL.so.1": "libgl1"}
 
 
 @dataclass
@@ -220,8 +225,20 @@ def _check_imports(spec: Spec, made: Plan, lock: int) -> None:
         running.run(argv, running.clean_environment({}), log, 600.0, lock)
     except running.Failed as error:
         raise EnvError(
-            f"{spec.path}: installed as locked, but it cannot be imported ({error}).\n{error.output}"
+            f"{spec.path}: installed as locked, but it cannot be imported ({error}).{missing_library(error.output)}\n"
+            f"{error.output}"
         ) from error
+
+
+def missing_library(output: str) -> str:
+    """What to install when an import failed for want of a library of the system, which no wheel brings; else ""."""
+    found = re.search(r"(lib[\w.+-]+\.so[\w.]*): cannot open shared object file", output)
+    if not found:
+        return ""
+    library = found.group(1)
+    package = _SYSTEM_PACKAGES.get(library)
+    how = f"on Debian and Ubuntu: apt-get install {package}" if package else "on Debian and Ubuntu apt-file finds it"
+    return f" The system library {library} is missing; install the package that has it ({how})."
 
 
 def _check_space(spec: Spec) -> None:
