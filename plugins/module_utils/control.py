@@ -94,7 +94,6 @@ def choose_port(home: str, declaration: dict[str, Any], situation: Situation) ->
     if declaration["port"]:
         return int(declaration["port"])
     record, start = situation.record, declaration["port_from"]
-    # A host that does not resolve here is refused by the server itself, with its own message.
     host = declaration["host"]
     if record and record.port >= start and (situation.alive or not ports.who_has(record.port, host)):
         return record.port
@@ -127,6 +126,9 @@ def obstacles(home: str, wanted: plan.Plan, situation: Situation) -> list[str]:
     if program and not shutil.which(program, path=wanted.environment["PATH"]):
         hint = "" if os.path.isdir(wanted.env_path) else f" (the environment {wanted.env_path or '-'} does not exist)"
         found.append(f"program: {program} cannot be run{hint}; build the environment with the role ml_env")
+    why = ports.unusable(declaration["host"])
+    if why:
+        found.append(f"host: {declaration['host']} {why}; use 127.0.0.1, or an address of this host")
     ours = {item.pid for item in situation.tree}
     keeps = situation.alive and situation.record is not None and situation.record.port == wanted.port
     for use in ports.who_has(wanted.port, declaration["host"]):

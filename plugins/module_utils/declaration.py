@@ -169,7 +169,21 @@ def _argument_problems(declaration: dict[str, Any]) -> list[str]:
             found.append(f"extra_args: {name!r} cannot be a flag; write the flag's name without dashes")
         if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(one, (dict, list)) for one in value)):
             found.append(f"extra_args.{name}: a value, true, or a list of values is needed (JSON goes in as text)")
+    if not found and declaration["engine"] in ENGINES:
+        # A flag that is given twice would win over what everything else goes by: port, model, name.
+        words = get_engine(declaration["engine"]).argv({**declaration, "extra_args": {}}, "", declaration["port"])
+        taken = {_flag(word) for word in words[len(declaration["command"]) :] if word.startswith("--")}
+        found += [
+            f"extra_args.{name}: this flag is made from another field of the declaration; set it there"
+            for name in declaration["extra_args"]
+            if _flag(str(name)) in taken
+        ]
     return found
+
+
+def _flag(word: str) -> str:
+    """A flag without its dashes and its value, in the one spelling that Python's programs take for the same."""
+    return word.lstrip("-").partition("=")[0].replace("_", "-")
 
 
 def local_paths(declaration: dict[str, Any]) -> dict[str, str]:

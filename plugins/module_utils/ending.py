@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Callable
 
@@ -102,6 +103,12 @@ def end(
     for root in roots:
         say(f"TERM to {root.pid}")
         signal_one(root, signal.SIGTERM)
+    for item in members:
+        # A stopped process takes no TERM before it goes on.
+        now = procfs.process(item.pid, proc)
+        if now and now.state == "T" and item.pid not in denied:
+            with suppress(PermissionError):
+                send(item, signal.SIGCONT, proc)
     waiting = [item for item in members if item.pid not in denied]
     left = wait_gone(waiting, grace_s, proc)
     for item in waiting:

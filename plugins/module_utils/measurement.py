@@ -198,4 +198,8 @@ def usable(found: Any) -> bool:
         facts = short(found)
     except (KeyError, IndexError, TypeError):
         return False
-    return isinstance(facts["value"], (int, float)) and isinstance(found.get("identity"), str)
+    return (
+        isinstance(facts["value"], (int, float))
+        and isinstance(found.get("identity"), str)
+        and isinstance(found.get("workload"), dict)
+    )

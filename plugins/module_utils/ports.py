@@ -9,6 +9,7 @@ table of /proc/net, so the only sure test is to try to bind.
 from __future__ import annotations
 
 import errno
+import os
 import socket
 from collections.abc import Collection
 
@@ -25,7 +26,7 @@ def _addresses(host: str) -> list[tuple[int, str]]:
         return [(socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")]
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError:
+    except (OSError, UnicodeError):
         return []  # the name does not resolve here: /proc/net still tells about listeners
     return sorted({(int(one[0]), str(one[4][0])) for one in found})
 
@@ -41,6 +42,15 @@ def _bind_error(family: int, address: str, port: int) -> int:
     except OSError as error:
         return error.errno or errno.EIO
     return 0
+
+
+def unusable(host: str) -> str:
+    """Why no server of this host can listen on a host name, in words that follow it; "" when one can."""
+    addresses = _addresses(host)
+    if not addresses:
+        return "does not resolve to an address here"
+    errors = {_bind_error(family, address, 0) for family, address in addresses}
+    return "" if 0 in errors else f"cannot be listened on here ({os.strerror(min(errors))})"
 
 
 def _local_states(port: int, proc: str) -> set[str]:

@@ -198,6 +198,9 @@ class Waiter:
         }
 
     def waiting_for(self) -> str:
+        process = procfs.process(self.record.pid)
+        if process and process.state in ("T", "t"):
+            return f"process {self.record.pid} to go on: it was stopped (by SIGSTOP, or by a debugger)"
         if not self.workers_complete():
             return f"{self.expected} workers"
         return self.probes.last

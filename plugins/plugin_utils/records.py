@@ -14,13 +14,16 @@ import os
 import re
 from typing import Any
 
-from ..module_utils import files
+from ..module_utils import files, measurement
 from ..module_utils.servers import SERVER_VARIABLE, START_VARIABLE
 
 SCHEMA = 1
 BASELINE_FILE = "baseline.json"
 # A baseline of fewer starts is provisional: the spread between starts is not known well enough.
 ENOUGH_STARTS = 3
+
+# What every record has besides the measurement, and its type.
+_PARTS = {"id": str, "fingerprints": dict, "proof": dict, "ready": dict, "verdict": dict}
 
 _ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{6}")
 
@@ -54,6 +57,11 @@ def read_record(records_dir: str, host: str, identifier: str) -> dict[str, Any] 
         return None
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
         raise RecordError(f"record {path} does not have schema {SCHEMA}: it was written by another version")
+    damaged = [name for name, kind in _PARTS.items() if not isinstance(found.get(name), kind)]
+    if not measurement.usable(found.get("measurement")):
+        damaged.append("measurement")
+    if damaged or found["id"] != identifier:
+        raise RecordError(f"record {path} is damaged ({', '.join(damaged) or 'id'}); move it away")
     return found
 
 
@@ -106,6 +114,10 @@ def read_baselines(records_dir: str, host: str) -> dict[str, dict[str, Any]]:
         return {}
     if not isinstance(found, dict) or found.get("schema") != SCHEMA or not isinstance(found.get("baselines"), dict):
         raise RecordError(f"{path} does not have schema {SCHEMA}; move it away to begin with new baselines")
+    for key, entry in found["baselines"].items():
+        named = entry.get("records") if isinstance(entry, dict) else None
+        if not isinstance(named, list) or not all(isinstance(one, str) for one in named):
+            raise RecordError(f"{path} is damaged (baseline {key}); move it away to begin with new baselines")
     return found["baselines"]
 
 

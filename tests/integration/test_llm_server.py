@@ -440,6 +440,17 @@ def test_a_hang_ends_at_the_time_limit_and_names_the_phase(stand_in):
     assert late["log_tail"][-1].endswith("Init torch distributed begin.")
 
 
+def test_a_stopped_process_is_told(stand_in, host):
+    stand_in.server(script={"hang_in": "distributed init"})
+    process = host.record("local").pid
+    os.kill(process, signal.SIGSTOP)
+    late = stand_in.ready(timeout_s=1)
+    assert late["failed"] is True
+    assert f"waits for process {process} to go on: it was stopped" in late["msg"]
+    # Stopped processes are ended like any other.
+    assert all(one["gone"] for one in stand_in.server(state="absent")["ended"])
+
+
 def test_a_server_that_generates_nothing_is_not_ready(stand_in):
     stand_in.server(script={"hang_completion": True})
     late = stand_in.ready(timeout_s=3)

@@ -10,10 +10,13 @@ from ansible_collections.groundstate.llm.plugins.plugin_utils import records
 
 ID = "20261129T170000Z-a1b2c3"
 LATER = "20261129T180000Z-a1b2c3"
+MEASUREMENT = json.loads((Path(__file__).parents[2] / "data" / "baseline" / "measurement.json").read_text())
 
 
 def make(identifier=ID, server="local", **extra):
-    return {"schema": 1, "id": identifier, "measurement": {"server": {"name": server}}, **extra}
+    measurement = {**MEASUREMENT, "server": {**MEASUREMENT["server"], "name": server}}
+    parts = {"fingerprints": {}, "proof": {}, "ready": {}, "verdict": {}, "measurement": measurement}
+    return {"schema": 1, "id": identifier, **parts, **extra}
 
 
 def test_round_trip_and_no_overwriting(tmp_path):
@@ -43,6 +46,30 @@ def test_a_damaged_record_is_named(tmp_path):
         out.write("{")
     with pytest.raises(records.RecordError, match=ID):
         records.read_record(str(tmp_path), "h", ID)
+
+
+@pytest.mark.parametrize("name", ["id", "fingerprints", "proof", "ready", "verdict", "measurement"])
+@pytest.mark.parametrize("value", [None, 7, []], ids=repr)
+def test_a_record_with_a_damaged_part_is_named(tmp_path, name, value):
+    path = records.write_record(str(tmp_path), "h", make())
+    Path(path).write_text(json.dumps(make(**{name: value})))
+    with pytest.raises(records.RecordError, match=rf"{ID}.json is damaged \({name}\); move it away"):
+        records.read_record(str(tmp_path), "h", ID)
+
+
+def test_a_record_under_another_name_is_refused(tmp_path):
+    path = records.write_record(str(tmp_path), "h", make())
+    Path(path).write_text(json.dumps(make(LATER)))
+    with pytest.raises(records.RecordError, match=r"damaged \(id\)"):
+        records.read_record(str(tmp_path), "h", ID)
+
+
+@pytest.mark.parametrize("entry", [None, 7, [], {}, {"records": None}, {"records": [7]}], ids=repr)
+def test_a_damaged_baseline_is_named(tmp_path, entry):
+    (tmp_path / "h").mkdir()
+    (tmp_path / "h" / "baseline.json").write_text(json.dumps({"schema": 1, "baselines": {"k": entry}}))
+    with pytest.raises(records.RecordError, match=r"damaged \(baseline k\)"):
+        records.baseline_records(str(tmp_path), "h", "k")
 
 
 def test_another_schema_is_refused(tmp_path):

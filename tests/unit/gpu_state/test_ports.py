@@ -67,3 +67,20 @@ def test_no_free_port_is_an_error():
 def test_a_number_that_is_no_port_is_an_error(number):
     with pytest.raises(ValueError, match="not a TCP port"):
         ports.who_has(number)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "localhost", ""])
+def test_a_host_that_can_be_listened_on(host):
+    assert ports.unusable(host) == ""
+
+
+@pytest.mark.parametrize(
+    ("host", "why"),
+    [
+        ("no.such.host.invalid", "does not resolve"),
+        ("x" * 70, "does not resolve"),
+        ("192.0.2.1", "cannot be listened on here"),
+    ],
+)
+def test_a_host_that_cannot_be_listened_on(host, why):
+    assert why in ports.unusable(host)

@@ -89,6 +89,9 @@ def test_a_variable_that_is_no_text_is_refused(value):
         ({"env": {"A": "1\n2"}}, "line break"),
         ({"env": {"T": "1"}, "secret_env": {"T": "2"}}, "declared in secret_env too"),
         ({"extra_args": {"a b": 1}}, "cannot be a flag"),
+        ({"extra_args": {"port": 1}}, "extra_args.port: this flag is made from another field"),
+        ({"engine": "vllm", "extra_args": {"--served_model_name": "x"}}, "made from another field"),
+        ({"engine": "sglang", "extra_args": {"model-path": "/x"}}, "made from another field"),
         ({"extra_args": {"json": {"a": 1}}}, "extra_args.json"),
         ({"speculation": {"draft_tokens": 2}}, "speculation.algorithm"),
         ({"speculation": {"algorithm": "EAGLE3"}}, "'ngram' only"),
@@ -102,6 +105,7 @@ def test_a_wrong_value_names_its_field(fields, part):
 
 def test_a_sound_declaration_has_no_problems():
     assert declarations.problems(make(extra_args={"parallel": 4}, env={"OMP_NUM_THREADS": 1})) == []
+    assert declarations.problems(make(extra_args={"threads": 4})) == []
 
 
 def test_secrets_leave_only_their_hash():

@@ -37,6 +37,16 @@ def test_a_polite_process_exits_on_term(start):
     assert said == [f"TERM to {process.pid}"]
 
 
+def test_a_stopped_process_takes_the_term(start):
+    process = start.python("")
+    item = procfs.process(process.pid)
+    os.kill(process.pid, signal.SIGSTOP)
+    os.waitpid(process.pid, os.WUNTRACED)
+    (result,) = ending.end([item], [item], 30)
+    assert result.how == "exited on TERM"
+    assert wait_dead(process) == -signal.SIGTERM
+
+
 def test_a_stubborn_process_is_killed_after_the_grace(start):
     process = start.python(IGNORE)
     item = procfs.process(process.pid)
