@@ -37,10 +37,12 @@ def write_atomic(path: str, data: str | bytes, mode: int = 0o644) -> None:
             os.fsync(out.fileno())
         os.chmod(temporary, mode)
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         # KeyboardInterrupt included: a half-written temporary file must not stay behind.
         if os.path.exists(temporary):
             os.unlink(temporary)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = path  # a full disk is told by write(), which knows no name
         raise
 
 

@@ -30,7 +30,8 @@ out=$1; server=$2; start=$3; shift 3
 /usr/bin/env -u PWD -u OLDPWD -u SHLVL -u _ "{servers.SERVER_VARIABLE}=$server" "{servers.START_VARIABLE}=$start" "$@"
 status=$?
 PATH=/usr/bin:/bin
-printf '%s %s\\n' "$status" "$(date +%s)" > "$out/.exit.$start" && mv -f "$out/.exit.$start" "$out/exit"
+new=$out/.exit.$start
+printf '%s %s\\n' "$status" "$(date +%s)" > "$new" && mv -f "$new" "$out/exit" || rm -f "$new"
 """
 
 

@@ -123,10 +123,13 @@ def parse(text: str) -> tuple[str, dict[str, str]]:
 def load(home: str, server: str) -> tuple[str, dict[str, str]] | None:
     """Profile and variables that a server gets; None when no profile was written for it.
 
-    Raises ValueError for a bad server name, OSError for a file that cannot be read.
+    Raises ValueError for a bad server name or a damaged file, OSError for a file that cannot be read.
     """
     try:
         with open(path(home, server), encoding="utf-8") as source:
             return parse(source.read())
     except FileNotFoundError:
         return None
+    except UnicodeDecodeError as error:
+        where = path(home, server)
+        raise ValueError(f"{where} is damaged ({error}); run nccl_profile again, which writes it") from error

@@ -64,12 +64,17 @@ def parse(text: str) -> dict[str, str]:
 
 
 def read(path: str) -> dict[str, str]:
-    """The variables of an environment file; {} when there is none. Raises OSError when it cannot be read."""
+    """The variables of an environment file; {} when there is none.
+
+    Raises OSError when it cannot be read, ValueError naming it when it is no text.
+    """
     try:
-        with open(path, encoding="utf-8") as source:
+        with open(path, encoding="utf-8", newline="") as source:  # a carriage return is part of a value
             return parse(source.read())
     except FileNotFoundError:
         return {}
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is damaged ({error}); remove the file and run the deployment again") from error
 
 
 def api_key(home: str, record: servers.ServerRecord) -> str:

@@ -333,8 +333,7 @@ class Benchmark:
         if self.folder is None or not variable:
             return ""
         try:
-            with open(os.path.join(self.folder, "environment"), encoding="utf-8") as source:
-                key = server_env.parse(source.read()).get(variable, "")
+            key = server_env.read(os.path.join(self.folder, "environment")).get(variable, "")
         except OSError:
             return ""
         if key:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import tempfile
@@ -77,3 +78,14 @@ def test_a_damaged_ready_file_is_done_without(content):
 def test_a_ready_file_that_is_none_is_done_without(tmp_path, text):
     files.write_atomic(os.path.join(servers.folder(str(tmp_path), "local"), "ready.json"), text)
     assert waiting.Waiter(str(tmp_path), RECORD).kept == {}
+
+
+def test_a_full_disk_names_the_file(tmp_path, monkeypatch):
+    def full(handle):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    path = tmp_path / "x.json"
+    with pytest.raises(OSError, match=r"No space left on device: '.*x\.json'"):
+        files.write_json(str(path), {"a": 1})
+    assert list(tmp_path.iterdir()) == []

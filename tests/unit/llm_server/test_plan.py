@@ -112,6 +112,16 @@ def test_environment_files_of_others():
     }
 
 
+def test_an_environment_file_on_the_disk(tmp_path):
+    path = tmp_path / "environment"
+    assert server_env.read(str(path)) == {}
+    path.write_bytes(server_env.render({"A": "a\rb", "B": " ü "}).encode())
+    assert server_env.read(str(path)) == {"A": "a\rb", "B": " ü "}
+    path.write_bytes(b"A=\xff")
+    with pytest.raises(ValueError, match="environment is damaged"):
+        server_env.read(str(path))
+
+
 def test_a_line_break_is_in_no_environment_file():
     with pytest.raises(ValueError, match="A has a line break"):
         server_env.render({"A": "1\n2"})

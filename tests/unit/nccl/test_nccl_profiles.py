@@ -117,5 +117,8 @@ def test_loading(tmp_path):
     assert nccl_profiles.load(str(tmp_path), "s") == ("p", {"NCCL_PROTO": "^LL"})
     path.write_text("NCCL_PROTO=LL\n")
     assert nccl_profiles.load(str(tmp_path), "s") == ("", {"NCCL_PROTO": "LL"}), "written by hand"
+    path.write_bytes(b"NCCL_PROTO=\xff")
+    with pytest.raises(ValueError, match=r"nccl\.env is damaged"):
+        nccl_profiles.load(str(tmp_path), "s")
     with pytest.raises(ValueError, match="server name"):
         nccl_profiles.path(str(tmp_path), "../etc")
