@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from ansible_collections.groundstate.llm.plugins.action.baseline_record import ActionModule
 from ansible_collections.groundstate.llm.plugins.plugin_utils import records
 
 ID = "20261129T170000Z-a1b2c3"
@@ -99,6 +100,13 @@ def test_last_of_server_skips_damaged_and_other_servers(tmp_path):
         out.write("{")
     assert records.last_of_server(str(tmp_path), "h", "local")["id"] == ID
     assert records.last_of_server(str(tmp_path), "nobody", "local") is None
+
+
+@pytest.mark.parametrize(("key", "expected"), [("k", "first"), ("other", "incomparable")])
+def test_a_record_that_was_no_baseline_is_not_of_another_declaration(tmp_path, key, expected):
+    records.write_record(str(tmp_path), "h", make(key=key))
+    decided = ActionModule._decide(str(tmp_path), "h", "k", MEASUREMENT, {}, [], 0.02)
+    assert decided.verdict == expected
 
 
 def fingerprint(port=18000, flag="4096", model="m"):
