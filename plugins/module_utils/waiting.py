@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
+from typing import Any, NoReturn
 
-from . import control, files, procfs, readiness, server_env, servers
+from . import control, ending, files, procfs, readiness, server_env, servers
 from .engines import get_engine
 from .probe import Background
 from .servers import ServerRecord
@@ -21,6 +21,8 @@ COMPLETION_GAP_S = 0.5
 TREE_GAP_S = 0.25
 #: A slice ends early when there is news, but not for every line of a fast start.
 NEWS_AFTER_S = 2.0
+#: How long a server may take to follow a dead worker before the worker's death is told as the news.
+ROOT_FOLLOWS_S = 0.7
 #: ready.json: field -> types. A file that does not have them was not written by us.
 KEPT: dict[str, Any] = {
     "ready": bool,
@@ -141,13 +143,13 @@ class Waiter:
 
     def check_alive(self) -> None:
         if not self.record.running():
-            self.read_log()
-            self.save(False)
-            at = "after it was ready" if self.was_ready else f"in phase {self.timeline.current!r}"
-            raise control.death(self.home, self.record, f"process {self.record.pid} died {at}")
+            self.server_died()
         self.probes.first_s.setdefault("process", round(self.elapsed(), 3))
         for rank, item in self.workers.items():
             if not procfs.alive(item.pid, item.start):
+                # A server that dies takes its workers along, in no certain order, and knows more of why.
+                if not ending.wait_gone([self.root()], ROOT_FOLLOWS_S):
+                    self.server_died()
                 self.save(False)
                 lines = files.tail(self.record.log, control.LOG_LINES)
                 raise control.ControlError(
@@ -156,6 +158,18 @@ class Waiter:
                     f"log: {self.record.log}",
                     log_tail=lines,
                 )
+
+    def root(self) -> procfs.Process:
+        """The server process as it was recorded; it may be gone."""
+        pid, start = self.record.pid, self.record.pid_start
+        return procfs.Process(pid, start, 0, 0, "?", "", None, "")
+
+    def server_died(self) -> NoReturn:
+        """Raises ControlError with how the server process ended."""
+        self.read_log()
+        self.save(False)
+        at = "after it was ready" if self.was_ready else f"in phase {self.timeline.current!r}"
+        raise control.death(self.home, self.record, f"process {self.record.pid} died {at}")
 
     def look_for_workers(self) -> None:
         """Find the workers until they are complete; from then on each of them is watched."""
