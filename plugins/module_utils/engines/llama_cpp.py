@@ -68,8 +68,8 @@ class LlamaCpp(Engine):
     def find_workers(self, tree: Iterable[Process], declaration: dict[str, Any]) -> dict[int, Process]:
         items = list(tree)
         found = super().find_workers(items, declaration)
-        if not found and declaration["command"]:
-            # Another program was declared: the first process of the tree is the one that was launched.
+        if not found:
+            # Another program was declared, or its path has spaces: the first of the tree is the one that was launched.
             found = {0: items[0]} if items and not items[0].zombie else {}
         return found
 

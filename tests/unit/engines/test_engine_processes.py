@@ -79,6 +79,8 @@ def test_a_zombie_is_no_worker():
 def test_llama_cpp_is_its_own_worker():
     items = tree("/e/bin/python /e/bin/groundstate-llama-cpp --model m", "child")
     assert list(get_engine("llama_cpp").find_workers(items, declared("llama_cpp"))) == [0]
+    spaced = "/a b/bin/python /a b/bin/groundstate-llama-cpp --model m"
+    assert ranks_of("llama_cpp", tree(spaced, "child"), declared("llama_cpp")) == {0: spaced}
     other = declared("llama_cpp", command=["/opt/my-server"])
     assert ranks_of("llama_cpp", tree("/opt/my-server"), other) == {0: "/opt/my-server"}
 
