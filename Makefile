@@ -4,6 +4,8 @@
 SHELL := /bin/bash
 RUN := PATH="$$PWD/.venv/bin:$$PATH"
 ARGS ?=
+# Ansible refuses any other encoding; a machine without one set, or with LC_ALL=C, would stop here.
+export LC_ALL := C.UTF-8
 
 .PHONY: help setup setup-test baseline test lint sanity unit integration docs slow clean
 
