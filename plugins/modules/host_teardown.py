@@ -40,7 +40,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 ended:
-  description: What became of each process that had to end.
+  description: What became of each process that had to end (in check mode, what would be ended).
   returned: success
   type: list
   elements: dict
@@ -64,7 +64,7 @@ import shutil
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils import control, servers
+from ..module_utils import control, ending, servers
 
 # What we make below home, besides the servers' folders, which are removed one by one.
 OURS = ("envs", "models", "cache", "facts.d")
@@ -99,7 +99,10 @@ def run(module: AnsibleModule) -> dict:
     if os.path.isdir(home) and not kept:
         removed.append(home)
     ended: list[dict] = []
-    if removed and not module.check_mode:
+    if module.check_mode:
+        tree = [one for name in names for one in control.look(home, name).tree]
+        ended = [ending.Ended(one.pid, one.start, one.cmdline, "would be ended").as_dict() for one in tree]
+    elif removed:
         if names:
             with control.locked(home):
                 for name in names:

@@ -37,6 +37,11 @@ options:
     description: Environment (a Python venv) that the engine is installed in.
     type: path
     default: ""
+  nccl_variables:
+    description:
+      - Variables of the NCCL profile, as M(groundstate.llm.nccl_profile) returned them. Without it they are read from
+        what that module wrote, which in check mode is what it wrote last time.
+    type: dict
   launcher:
     description:
       - V(process) launches a detached process in its own session, with a supervisor that records how it ended.
@@ -280,6 +285,7 @@ def main() -> None:
             },
             "server": {"type": "str"},
             "env_path": {"type": "path", "default": ""},
+            "nccl_variables": {"type": "dict"},
             "launcher": {"type": "str", "choices": ["auto", "systemd", "process"], "default": "auto"},
             "declaration": {"type": "dict", "options": declaration.OPTIONS},
         },
@@ -352,7 +358,7 @@ def up(module: AnsibleModule, declared: dict) -> None:
         params["env_path"],
         control.choose_port(home, declared, situation),
         server_env.base_environment(params["env_path"], os.environ),
-        server_env.read(os.path.join(servers.folder(home, name), "nccl.env")),
+        nccl_variables(module, os.path.join(servers.folder(home, name), "nccl.env")),
         str(manifest.get("hash", "")),
         launcher.choose(params["launcher"]),
     )
@@ -376,6 +382,14 @@ def up(module: AnsibleModule, declared: dict) -> None:
     ended = [one.as_dict() for one in control.stop(home, name, situation)]
     made = control.start(home, wanted)
     leave(module, True, action, why, made, ended=ended, diff=diff)
+
+
+def nccl_variables(module: AnsibleModule, path: str) -> dict[str, str]:
+    """The profile's variables: those given in check mode, where the file may be out of date, else those in the file."""
+    given = module.params["nccl_variables"]
+    if given is not None and module.check_mode:
+        return {key: str(value) for key, value in given.items()}
+    return server_env.read(path)
 
 
 def adopt(module: AnsibleModule, situation: control.Situation, wanted: plan.Plan) -> bool:

@@ -188,6 +188,17 @@ def test_check_mode_on_a_fresh_host_changes_nothing(job):
     assert not job.records.exists()
 
 
+def test_check_mode_after_a_profile_change_says_what_would_happen_and_judges_nothing(job):
+    job.run("deploy_baseline", "--tags", "ml_env,nccl_profile,llm_server")
+    before = job.record()
+    output = job.run("deploy_baseline", "--check", nccl_profile_name="nvlink")
+    assert "environment NCCL_P2P_LEVEL: unset -> NVL" in output
+    assert recap(output)["failed"] == 0
+    assert job.record() == before
+    assert f"ended    {len(job.ours())} processes" in job.run("teardown", "--check", ml_env_lock="")
+    assert job.record().running()
+
+
 def test_without_any_inventory_it_is_this_machine(job, tmp_path):
     """As after an installation: another folder, no ansible.cfg, no inventory."""
     elsewhere = tmp_path / "elsewhere"
