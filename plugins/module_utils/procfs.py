@@ -82,6 +82,20 @@ def process(pid: int, proc: str = PROC) -> Process | None:
     )
 
 
+def wchan(pid: int, proc: str = PROC) -> str:
+    """Name of the kernel function that a process sleeps in; "" when it sleeps in none or that may not be known."""
+    name = (_read(f"{proc}/{pid}/wchan") or b"").decode("ascii", "replace").strip()
+    return "" if name == "0" else name
+
+
+def number_inside(pid: int, proc: str = PROC) -> int:
+    """The number of a process in its own (innermost) PID namespace; ``pid`` where the kernel does not tell."""
+    for line in (_read(f"{proc}/{pid}/status") or b"").splitlines():
+        if line.startswith(b"NSpid:"):
+            return int(line.split()[-1])
+    return pid
+
+
 def processes(proc: str = PROC) -> dict[int, Process]:
     """All visible processes by pid."""
     found = (process(pid, proc) for pid in pids(proc))

@@ -196,7 +196,7 @@ def test_a_server_of_ours_on_other_gpus_is_out_of_scope():
 
 
 def test_an_unknown_policy_is_an_error():
-    with pytest.raises(ValueError, match="unknown policy 'none': use one of stale, all"):
+    with pytest.raises(ValueError, match="unknown policy 'none': use one of stale, all, only"):
         make_plan(view(), Policy(name="none"))
 
 
