@@ -67,15 +67,10 @@ class Host:
         """End everything in the host, and remove its control groups."""
         if self.groups:
             self.run("sh", "-c", "kill -9 -1", check=False)
-            removal = f"for one in $(find {CGROUPS} -depth -type d -name '*{self.groups}*'); do rmdir $one; done"
+            ours = ("find", CGROUPS, "-depth", "-type", "d", "-path", f"*{self.groups}*")
             for _turn in range(100):
-                self.run(
-                    "sh",
-                    "-c",
-                    f"find {CGROUPS} -type d -path '*{self.groups}*/*' -exec rmdir {{}} + ; {removal}",
-                    check=False,
-                )
-                if not self.run("sh", "-c", f"find {CGROUPS} -name '*{self.groups}*'"):
+                self.run(*ours, "-exec", "rmdir", "{}", ";", check=False)
+                if not self.run(*ours):
                     break
                 time.sleep(0.1)
         os.kill(self.init, signal.SIGKILL)  # the kernel ends the whole namespace with its process 1
