@@ -120,7 +120,8 @@ class Reset:
         if check:
             result["after"] = gpu_view.planned_state(result["before"], self.work.gone)
         else:
-            result["after"] = gpu_view.state([gpu_view.later(gpu, used) for gpu in self.asked], after)
+            levels = {**{one.uuid: one.memory_used for one in self.answer.gpus}, **used}
+            result["after"] = gpu_view.state([gpu_view.later(gpu, levels) for gpu in self.asked], after)
         result["ended"] = self.work.ended
         result["warnings"] = self.work.warnings
         result["changed"] = bool(result["removed"]) or any(one["gone"] or check for one in self.work.ended)
@@ -209,9 +210,8 @@ class Reset:
 
     @staticmethod
     def _untouchable_units(plan: Plan, seen: Look) -> set[str]:
-        """Services that have a process that no reset ends: stopping them would end it."""
-        safe = ("kept", "protected", "self", "user")
-        pids = {item.process.pid for item in plan.left if item.kind in safe}
+        """Services that have a process that is left alone: stopping them would end it."""
+        pids = {item.process.pid for item in plan.left}
         pids.update(plan.kept, reset_plan.lineage(seen.view.me, seen.view.table))
         return {seen.view.traits[pid].unit for pid in pids if pid in seen.view.traits}
 
@@ -310,7 +310,15 @@ class Reset:
     def _wait(self, limits: dict[str, int], timeout_s: float) -> drain.Drained:
         if not limits:
             return drain.Drained({}, {}, [], 0.0)
-        return drain.drain(limits, self._memory, timeout_s, settle=bool(self.work.ended), give_up=self._newcomers)
+        # Where nothing was ended, the levels that the first look came with are as good as a sample taken now.
+        first = [] if self.work.ended else [{one.uuid: one.memory_used for one in self.answer.gpus}]
+        return drain.drain(
+            limits,
+            lambda: first.pop() if first else self._memory(),
+            timeout_s,
+            settle=bool(self.work.ended),
+            give_up=self._newcomers,
+        )
 
     def _idle(self) -> dict[str, int]:
         try:

@@ -218,7 +218,8 @@ def make_plan(view: View, policy: Policy) -> Plan:
             continue
         if not hold.gpus & policy.asked:
             if hold.doubtful & policy.asked:
-                left[pid] = ("doubtful", "has GPUs asked for and others open; the driver does not tell which it uses")
+                why = "has GPUs asked for and others open; the driver does not tell which it uses"
+                left[pid] = excuse(pid) or ("doubtful", why)
             continue
         named = _named_by(policy, view.traits.get(pid, Traits()))
         if named and pid in named_only:

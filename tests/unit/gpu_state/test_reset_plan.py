@@ -70,6 +70,10 @@ def test_a_doubtful_holder_is_left_and_listed():
     assert plan.end == []
     assert left(plan) == {10: "doubtful"}
     assert plan.left[0].gpus == (0, 1)
+    protected = replace(seen, traits={10: Traits(names=frozenset({"Xorg"}))})
+    assert left(make_plan(replace(protected, holds={10: Hold(frozenset(), frozenset({0, 1}))}), ONLY_0)) == {
+        10: "protected"
+    }
 
 
 def test_the_server_of_an_engine_ends_with_its_worker_but_not_a_shell_above():
