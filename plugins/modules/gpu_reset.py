@@ -19,7 +19,7 @@ description:
   - Then waits until the memory of every GPU asked for is back at the idle level of this host, removes shared memory
     that is nobody's any more, and tells who has the ports asked for.
   - Never resets a GPU, never changes persistence mode, and never touches protected programs, the processes of a
-    server that is kept, or other containers.
+    server that is kept, or of a container that it was not told to reset with O(scope).
   - On a host without GPUs only servers of ours, what they left over, and shared memory are dealt with.
 options:
   home:
