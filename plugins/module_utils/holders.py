@@ -52,6 +52,29 @@ class Scan:
         return found
 
 
+def _paths(folder: str, prefixes: tuple[str, ...]) -> tuple[list[str], bool]:
+    """What the process or thread of this folder has open or mapped, and whether some of that may not be looked at."""
+    found: list[str] = []
+    denied = False
+    for source in ("fd", "maps"):
+        where = f"{folder}/{source}"
+        try:
+            found.extend(_links(where) if source == "fd" else _mapped(where, prefixes))
+        except (FileNotFoundError, ProcessLookupError):
+            break  # gone meanwhile
+        except OSError:
+            denied = True
+    return found, denied
+
+
+def _other_threads(pid: int, proc: str) -> list[str]:
+    """The folders of all threads but the first. They share its files; when that one has ended, only they show them."""
+    try:
+        return [f"{proc}/{pid}/task/{name}" for name in os.listdir(f"{proc}/{pid}/task") if name != str(pid)]
+    except OSError:
+        return []
+
+
 def _links(folder: str) -> Iterable[str]:
     for name in os.listdir(folder):
         try:
@@ -90,15 +113,12 @@ def scan(pids: Iterable[int], dev: str = "/dev", proc: str = procfs.PROC) -> Sca
     prefixes = (f"{dev}/nvidia", SHARED_MEMORY)
     found = Scan()
     for pid in pids:
-        paths: list[str] = []
-        for source in ("fd", "maps"):
-            where = f"{proc}/{pid}/{source}"
-            try:
-                paths.extend(_links(where) if source == "fd" else _mapped(where, prefixes))
-            except (FileNotFoundError, ProcessLookupError):
-                break  # gone meanwhile
-            except OSError:
-                found.unreadable.add(pid)
+        paths, denied = _paths(f"{proc}/{pid}", prefixes)
+        for folder in [] if paths else _other_threads(pid, proc):
+            more, refused = _paths(folder, prefixes)
+            paths, denied = paths + more, denied or refused
+        if denied:
+            found.unreadable.add(pid)
         for path in paths:
             if path.startswith(prefixes):
                 if path.endswith(_DELETED):

@@ -29,10 +29,12 @@ class Process:
     comm: str
     uid: int | None
     cmdline: str  # arguments joined by spaces; the title once a program has set one
+    threads: int = 1
 
     @property
     def zombie(self) -> bool:
-        return self.state in ("Z", "X")
+        """Whether it has ended. Where only its first thread has, the state says so too, but others hold its memory."""
+        return self.state in ("Z", "X") and self.threads <= 1
 
 
 def _read(path: str) -> bytes | None:
@@ -79,6 +81,7 @@ def process(pid: int, proc: str = PROC) -> Process | None:
         comm=head.partition("(")[2],
         uid=uid,
         cmdline=command.replace(b"\0", b" ").decode("utf-8", "replace").strip(),
+        threads=int(fields[17]),
     )
 
 

@@ -7,10 +7,11 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
-from ansible_collections.groundstate.llm.plugins.module_utils import holders, procfs
+from ansible_collections.groundstate.llm.plugins.module_utils import ending, holders, procfs
 from ansible_collections.groundstate.llm.plugins.module_utils.holders import Hold
 from ansible_collections.groundstate.llm.plugins.module_utils.nvidia import DriverProcess, Gpu
 from ansible_collections.groundstate.llm.plugins.module_utils.procfs import Process
@@ -41,6 +42,36 @@ def test_open_and_mapped_nodes_of_a_real_process(tmp_path: Path):
         child.stdin.close()
     assert found.nodes(str(tmp_path)) == {child.pid: {0, 12}}
     assert found.unreadable == set()
+
+
+HEADLESS = """
+import ctypes, sys, threading, time
+held = open(sys.argv[1])
+threading.Thread(target=time.sleep, args=(1000,)).start()
+print("ready", flush=True)
+ctypes.CDLL(None).syscall({"x86_64": 60}.get(sys.argv[2], 93), 0)  # ends this thread alone
+"""
+
+
+def test_a_process_whose_first_thread_has_ended_still_holds_and_can_be_ended(tmp_path: Path):
+    (tmp_path / "nvidia0").touch()
+    child = subprocess.Popen(
+        [sys.executable, "-c", HEADLESS, str(tmp_path / "nvidia0"), os.uname().machine], stdout=subprocess.PIPE
+    )
+    try:
+        assert child.stdout.readline() == b"ready\n"
+        for _turn in range(3000):
+            item = procfs.process(child.pid)
+            if item.state == "Z":
+                break
+            time.sleep(0.01)
+        assert (item.state, item.threads, item.zombie) == ("Z", 2, False)
+        assert holders.scan([child.pid], dev=str(tmp_path)).nodes(str(tmp_path)) == {child.pid: {0}}
+        (done,) = ending.end([item], [item], 5)
+        assert (done.how, done.zombie_of) == ("exited on TERM", os.getpid())
+    finally:
+        child.kill()
+        child.communicate()
 
 
 def test_a_named_semaphore_is_in_use_though_its_map_is_shown_as_deleted():
