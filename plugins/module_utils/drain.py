@@ -65,10 +65,12 @@ def drain(
     settle: bool = True,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
+    give_up: Callable[[], bool] = lambda: False,
 ) -> Drained:
     """Wait until every GPU (uuid -> bytes allowed) is at or below its limit in three equal samples in a row.
 
-    ``settle=False``: nothing was ended, one sample below the limits is enough. Raises what ``read`` raises.
+    ``settle=False``: nothing was ended, one sample below the limits is enough. ``give_up`` is asked after each sample
+    that is not good; where it says so, waiting longer is of no use. Raises what ``read`` raises.
     """
     started = clock()
     pause = _FIRST_PAUSE_S
@@ -84,7 +86,7 @@ def drain(
         waited = clock() - started
         if not over and (not settle or equal >= EQUAL_SAMPLES):
             return Drained(now, {}, unknown, waited)
-        if waited >= timeout_s:
+        if waited >= timeout_s or (over and give_up()):
             # Below the limits but still moving is below the limits.
             return Drained(now, over, unknown, waited)
         sleep(min(pause, max(0.0, timeout_s - waited)))

@@ -22,7 +22,8 @@ class Ended:
     pid: int
     start: int
     cmdline: str
-    how: str  # "exited on TERM", "killed", "was gone", "zombie", "left: ..."
+    how: str  # "exited on TERM", "killed", "exited with its parent", "was gone", "left: ..."
+    zombie_of: int | None = None  # the parent that has not taken note of its end yet
 
     @property
     def gone(self) -> bool:
@@ -121,4 +122,8 @@ def end(
         now = procfs.process(item.pid, proc)
         state = now.state if now else "?"
         result[item.pid].how = f"left: still in state {state} 10 s after KILL"
+    for item in members:
+        now = procfs.process(item.pid, proc)
+        if now and now.start == item.start and now.zombie:
+            result[item.pid].zombie_of = now.ppid
     return list(result.values())

@@ -6,17 +6,17 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from . import drain, ending, gpu_view, leftovers, nvidia, ports, reset_plan, servers
+from . import drain, ending, gpu_view, kernel_log, leftovers, nvidia, ports, procfs, reset_plan, servers, units
 from .gpu_view import Look
 from .nvidia import MIB, Gpu
-from .procfs import PortUse
 from .reset_plan import Item, Plan, Policy
 
 _ROUNDS = 3  # a parent may start a worker again before it ends itself; more than that is a supervisor at work
 _UNIT_EXTRA_S = 30.0
+_LOOK_EVERY_S = 2.0  # while the memory is waited for: somebody may have started something
 
 
 class ResetError(Exception):
@@ -34,6 +34,8 @@ class Options:
     home: str
     gpus: tuple[str, ...] = ("all",)
     policy: str = "stale"
+    only: tuple[str, ...] = ()
+    container: str = ""
     keep_servers: tuple[str, ...] = ()
     protected: tuple[str, ...] = reset_plan.PROTECTED
     ports: tuple[int, ...] = ()
@@ -50,8 +52,22 @@ class _Work:
     ended: list[dict[str, Any]] = field(default_factory=list)
     gone: set[int] = field(default_factory=set)
     tried: set[tuple[int, int]] = field(default_factory=set)  # (pid, start)
+    rounds: int = 0
+    next_look: float = 0.0
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+
+
+@dataclass
+class _Wait:
+    """How the wait for the memory went."""
+
+    levels: dict[str, int | None] = field(default_factory=dict)  # uuid -> bytes, the last sample
+    over: dict[str, int] = field(default_factory=dict)  # uuid -> limit that it stayed above
+    unknown: list[str] = field(default_factory=list)
+    quiet: set[str] = field(default_factory=set)  # GPUs that only protected processes hold: their level is the idle one
+    waited_s: float = 0.0
+    failed: str = ""
 
 
 class Reset:
@@ -62,7 +78,8 @@ class Reset:
         self.work = _Work()
         self.answer = nvidia.query(options.query_timeout_s)
         if self.answer.available is None:
-            raise ResetError(f"the state of the GPUs cannot be told, nothing was changed: {self.answer.why}")
+            told = kernel_log.told(kernel_log.xid_lines())
+            raise ResetError(f"the state of the GPUs cannot be told, nothing was changed: {self.answer.why}{told}")
         try:
             self.asked = nvidia.select(self.answer.gpus, options.gpus)
         except ValueError as error:
@@ -74,7 +91,10 @@ class Reset:
             every_gpu="all" in options.gpus or indices == {one.index for one in self.answer.gpus},
             keep=frozenset(options.keep_servers),
             protected=options.protected,
+            only=options.only,
+            container=options.container,
         )
+        self.watch = units.Watch(options.container)
 
     # --- steps ---
 
@@ -83,28 +103,25 @@ class Reset:
         before = self._look()
         plan = reset_plan.make_plan(before.view, self.policy)
         result: dict[str, Any] = {"available": self.answer.available, "why": self.answer.why}
-        result["before"] = self._state(self.asked, before)
+        result["before"] = gpu_view.state(self.asked, before)
         if check:
-            self.work.ended = [{**item.as_dict(), "how": "planned", "gone": False} for item in plan.end]
-            self.work.gone = {item.process.pid for item in plan.end}
             last, after = plan, before
+            self._foresee(plan, before)
         else:
-            last, after = self._end(plan, before)
-        files = leftovers.find(
-            after.scan, set(after.view.table) - self.work.gone, self.work.gone, before.scan, time.time(), os.geteuid()
-        )
+            last, after, used = self._settle(plan, before)
+        # The files of a container are not those that can be seen here.
+        files = [] if self.options.container else self._leftovers(before, after)
         removed = [one for one in files if not one.stays] if check else leftovers.remove(files)
         self.work.warnings += [f"{one.path}: {one.stays}" for one in removed if one.stays]
         result["removed"] = [one.path for one in removed if not one.stays]
         result["left_files"] = [one.as_dict() for one in files if one.stays]
-        result["ports"] = [self._port(use, last) for port in self.options.ports for use in ports.who_has(port)]
+        result["ports"] = [self._port(use, last) for port in self.options.ports for use in ports.tell(port)]
         result["left"] = [item.as_dict() for item in last.left]
         if check:
-            result["after"] = self._planned_state(result["before"])
+            result["after"] = gpu_view.planned_state(result["before"], self.work.gone)
         else:
-            used = self._drain(last)
-            now = [self._with_memory(gpu, used) for gpu in self.asked]
-            result["after"] = self._state(now, after)
+            levels = {**{one.uuid: one.memory_used for one in self.answer.gpus}, **used}
+            result["after"] = gpu_view.state([gpu_view.later(gpu, levels) for gpu in self.asked], after)
         result["ended"] = self.work.ended
         result["warnings"] = self.work.warnings
         result["changed"] = bool(result["removed"]) or any(one["gone"] or check for one in self.work.ended)
@@ -115,32 +132,51 @@ class Reset:
 
     def _look(self) -> Look:
         try:
-            return gpu_view.look(self.options.home, self.answer.gpus, self.policy.asked)
+            return gpu_view.look(
+                self.options.home, self.answer.gpus, self.policy.asked, ours=not self.options.container
+            )
         except ValueError as error:
             raise ResetError(f"nothing more was changed: {error}", {"ended": self.work.ended}) from error
 
+    def _look_again(self) -> tuple[Plan, Look]:
+        # The driver's list of before would call a worker that was started meanwhile a stranger.
+        again = nvidia.query(self.options.query_timeout_s) if self.asked else self.answer
+        self.answer = again if again.available else self.answer
+        seen = self._look()
+        return reset_plan.make_plan(seen.view, self.policy), seen
+
+    def _settle(self, plan: Plan, seen: Look) -> tuple[Plan, Look, dict[str, int | None]]:
+        """End, wait for the memory, and again for what was started meanwhile; the last plan, look and levels."""
+        while True:
+            plan, seen = self._end(plan, seen)
+            wait = self._drain(plan)
+            if not self.work.ended:
+                break  # nothing happened since the look
+            plan, seen = self._look_again()
+            if not self._todo(plan) or self.work.rounds >= _ROUNDS:
+                break
+        self.work.problems += [self._survivor(item) for item in plan.end]
+        return plan, seen, self._judge(wait, plan, seen)
+
+    def _todo(self, plan: Plan) -> list[Item]:
+        return [item for item in plan.end if (item.process.pid, item.process.start) not in self.work.tried]
+
     def _end(self, plan: Plan, seen: Look) -> tuple[Plan, Look]:
         """Carry out the plan, look again, and again for what appeared meanwhile; the last plan and look."""
-        for _round in range(_ROUNDS):
-            todo = [item for item in plan.end if (item.process.pid, item.process.start) not in self.work.tried]
-            if not todo:
-                break
-            self._end_once(Plan(end=todo, stop=plan.stop), self._stop_units(plan))
-            # The driver's list of before would call a worker that was started meanwhile a stranger.
-            again = nvidia.query(self.options.query_timeout_s) if self.asked else self.answer
-            self.answer = again if again.available else self.answer
-            seen = self._look()
-            plan = reset_plan.make_plan(seen.view, self.policy)
-        for item in plan.end:
-            self.work.problems.append(self._survivor(item))
+        while self._todo(plan) and self.work.rounds < _ROUNDS:
+            self.work.rounds += 1
+            stopped = self._stop_units(plan, seen)
+            self._end_once(Plan(end=self._todo(plan), stop=plan.stop), stopped)
+            plan, seen = self._look_again()
         return plan, seen
 
-    def _end_once(self, plan: Plan, stopped: dict[str, str]) -> None:
+    def _end_once(self, plan: Plan, stopped: dict[int, str]) -> None:
         items = {item.process.pid: item for item in plan.end}
         for done in ending.end(plan.roots, plan.members, self.options.grace_s):
             if done.how in ("was gone", "exited with its parent"):
-                done.how = stopped.get(items[done.pid].server, done.how)
-            self.work.ended.append({**items[done.pid].as_dict(), "how": done.how, "gone": done.gone})
+                done.how = stopped.get(done.pid, done.how)
+            more = {"how": done.how, "gone": done.gone, "zombie_of": done.zombie_of}
+            self.work.ended.append({**items[done.pid].as_dict(), **more})
             self.work.tried.add((done.pid, done.start))
             if done.gone:
                 self.work.gone.add(done.pid)
@@ -150,29 +186,59 @@ class Reset:
                 record.state = "stopped"
                 servers.save(self.options.home, record)
 
-    def _stop_units(self, plan: Plan) -> dict[str, str]:
-        """Have systemd stop the servers that it would start again; server -> how, for those that it stopped."""
-        stopped = {}
+    def _stop_units(self, plan: Plan, seen: Look) -> dict[int, str]:
+        """Have systemd stop the servers and services that it would start again; pid -> how, for those it stopped."""
+        stopped: dict[int, str] = {}
+        timeout_s = self.options.grace_s + _UNIT_EXTRA_S
         for server in plan.stop:
             if not server.unit:
                 continue
-            command = ["systemctl", "stop", server.unit]
-            try:
-                status, _out, said = nvidia.run(command, self.options.grace_s + _UNIT_EXTRA_S)
-            except OSError as error:
-                status, said = 127, str(error)
-            if status == 0:
-                stopped[server.name] = f"stopped by {' '.join(command)}"
+            reason = units.stop(server.unit, timeout_s)
+            if reason:
+                self.work.problems.append(f"server {server.name}: 'systemctl stop {server.unit}' failed ({reason})")
             else:
-                reason = "it did not answer in time" if status is None else f"status {status}: {said.strip()}"
-                self.work.problems.append(f"server {server.name}: '{' '.join(command)}' failed ({reason})")
+                how = f"stopped by systemctl stop {server.unit}"
+                stopped.update({item.process.pid: how for item in plan.end if item.server == server.name})
+        for unit in self.watch.to_stop(self._todo(plan), self._untouchable_units(plan, seen)):
+            reason = units.stop(unit, timeout_s, self.options.container)
+            if reason:
+                self.work.warnings.append(f"'systemctl stop {unit}' failed ({reason}); its processes were signalled")
+            else:
+                how = f"stopped by systemctl stop {unit}"
+                stopped.update({item.process.pid: how for item in plan.end if item.unit == unit})
         return stopped
+
+    @staticmethod
+    def _untouchable_units(plan: Plan, seen: Look) -> set[str]:
+        """Services that have a process that is left alone: stopping them would end it."""
+        pids = {item.process.pid for item in plan.left}
+        pids.update(plan.kept, reset_plan.lineage(seen.view.me, seen.view.table))
+        return {seen.view.traits[pid].unit for pid in pids if pid in seen.view.traits}
+
+    def _foresee(self, plan: Plan, seen: Look) -> None:
+        """What would be ended, and how, as far as that can be told before."""
+        never = self._untouchable_units(plan, seen)
+        foreign = set(self.watch.to_stop(plan.end, never))
+        ours = {server.name: server.unit for server in plan.stop if server.unit}
+        for item in plan.end:
+            unit = ours.get(item.server, item.unit if item.unit in foreign and not item.server else "")
+            how = f"planned: systemctl stop {unit}" if unit else "planned"
+            self.work.ended.append({**item.as_dict(), "how": how, "gone": False, "zombie_of": None})
+            self.work.gone.add(item.process.pid)
+
+    def _leftovers(self, before: Look, after: Look) -> list[leftovers.Leftover]:
+        gone = self.work.gone
+        return leftovers.find(after.scan, set(after.view.table) - gone, gone, before.scan, time.time(), os.geteuid())
 
     def _survivor(self, item: Item) -> str:
         """Why a process that was to be ended is still there, and what helps."""
         name = reset_plan.describe(item.process)
-        if item.process.state == "D":
-            return f"process {name} hangs in the kernel (state D): only a reboot of the host ends it"
+        now = procfs.process(item.process.pid)
+        if now and now.state == "D":
+            where = procfs.wchan(item.process.pid)
+            told = kernel_log.told(kernel_log.xid_lines())
+            hangs = f"process {name} hangs in the kernel (state D{', in ' + where if where else ''})"
+            return f"{hangs}: only a reboot of the host ends it{told}"
         if (item.process.pid, item.process.start) in self.work.tried:
             how = next(one["how"] for one in self.work.ended if one["pid"] == item.process.pid)
             return f"process {name} could not be ended ({how})"
@@ -181,37 +247,62 @@ class Reset:
 
     # --- memory ---
 
-    def _drain(self, plan: Plan) -> dict[str, int | None]:
-        """Wait for the memory of the GPUs asked for; the last sample, uuid -> bytes."""
+    def _drain(self, plan: Plan) -> _Wait:
+        """Wait for the memory of the GPUs asked for, or until something new to end has appeared."""
+        self.work.next_look = time.monotonic() + _LOOK_EVERY_S
         idle = self._idle()
+        wait = _Wait()
         limits: dict[str, int] = {}
-        quiet: set[str] = set()  # GPUs that only protected processes hold: their level then is the idle one
-        fixed: dict[str, int] = {}  # GPUs where nothing was ended and a process stays: waiting would not help
+        fixed: dict[str, int] = {}  # GPUs where nothing was ended or a process stays: waiting would not help
         for gpu in self.asked:
             stays = [item for item in plan.left if gpu.index in item.gpus]
-            if any(item.kind == "kept" for item in stays):
-                continue  # a kept server uses it, and that is what was asked for
+            if any(item.kind in ("kept", "scope") for item in stays):
+                continue  # a kept server or another container uses it, and that is what was asked for
             limit = idle.get(gpu.uuid, self._assumed_idle(gpu, stays)) + self.options.tolerance
             if all(item.kind == "protected" for item in stays):
-                quiet.add(gpu.uuid)
-            (limits if gpu.uuid in quiet or self._freed(gpu.index) else fixed)[gpu.uuid] = limit
+                wait.quiet.add(gpu.uuid)
+            survives = any(gpu.index in item.gpus for item in plan.end)
+            waits = gpu.uuid in wait.quiet or self._freed(gpu.index)
+            (limits if waits and not survives else fixed)[gpu.uuid] = limit
         try:
-            waited = self._wait(limits, self.options.drain_timeout_s)
-            stuck = self._wait(fixed, 0.0)
+            parts = [self._wait(limits, self.options.drain_timeout_s), self._wait(fixed, 0.0)]
         except OSError as error:
-            self.work.problems.append(f"the memory of the GPUs cannot be read: {error}")
+            wait.failed = f"the memory of the GPUs cannot be read: {error}"
+            return wait
+        for part in parts:
+            wait.levels.update(part.levels)
+            wait.over.update(part.over)
+            wait.unknown += part.unknown
+        wait.waited_s = parts[0].waited_s
+        return wait
+
+    def _judge(self, wait: _Wait, plan: Plan, seen: Look) -> dict[str, int | None]:
+        """Say what did not drain, record the idle level of what did; the levels, uuid -> bytes."""
+        if wait.failed:
+            self.work.problems.append(wait.failed)
             return {}
-        levels = {**waited.levels, **stuck.levels}
-        over = {**waited.over, **stuck.over}
-        seen = self._look() if over else None
+        if wait.over and not self.work.ended:
+            plan, seen = self._look_again()
         for gpu in self.asked:
-            if gpu.uuid in over and seen is not None:
-                used = levels[gpu.uuid] or 0
-                self.work.problems.append(self._not_drained(gpu, used, over[gpu.uuid], waited.waited_s, seen))
-            elif gpu.uuid in waited.unknown + stuck.unknown:
+            if gpu.uuid in wait.over:
+                used = wait.levels[gpu.uuid] or 0
+                self.work.problems.append(self._not_drained(gpu, used, wait.over[gpu.uuid], wait.waited_s, plan, seen))
+            elif gpu.uuid in wait.unknown:
                 self.work.warnings.append(f"GPU {gpu.index}: the driver does not tell how much memory is used")
-        drain.record_idle(self.options.home, {uuid: levels[uuid] for uuid in quiet - over.keys()})
-        return levels
+            elif any(gpu.index in item.gpus and item.kind == "scope" for item in plan.left):
+                self.work.warnings.append(
+                    f"GPU {gpu.index} is used from outside of container {self.options.container}, too: "
+                    "that its memory drained cannot be proved"
+                )
+        drain.record_idle(self.options.home, {uuid: wait.levels[uuid] for uuid in wait.quiet - wait.over.keys()})
+        return wait.levels
+
+    def _newcomers(self) -> bool:
+        """Whether something that falls under the policy was started while the memory is waited for."""
+        if not self.work.ended or time.monotonic() < self.work.next_look:
+            return False
+        self.work.next_look = time.monotonic() + _LOOK_EVERY_S
+        return bool(self._todo(self._look_again()[0]))
 
     def _freed(self, index: int) -> bool:
         return any(index in one["gpus"] for one in self.work.ended)
@@ -219,7 +310,15 @@ class Reset:
     def _wait(self, limits: dict[str, int], timeout_s: float) -> drain.Drained:
         if not limits:
             return drain.Drained({}, {}, [], 0.0)
-        return drain.drain(limits, self._memory, timeout_s, settle=bool(self.work.ended))
+        # Where nothing was ended, the levels that the first look came with are as good as a sample taken now.
+        first = [] if self.work.ended else [{one.uuid: one.memory_used for one in self.answer.gpus}]
+        return drain.drain(
+            limits,
+            lambda: first.pop() if first else self._memory(),
+            timeout_s,
+            settle=bool(self.work.ended),
+            give_up=self._newcomers,
+        )
 
     def _idle(self) -> dict[str, int]:
         try:
@@ -251,9 +350,8 @@ class Reset:
                 raise OSError(answer.why) from None
             return {one.uuid: one.memory_used for one in answer.gpus}
 
-    def _not_drained(self, gpu: Gpu, used: int, limit: int, waited_s: float, seen: Look) -> str:
+    def _not_drained(self, gpu: Gpu, used: int, limit: int, waited_s: float, plan: Plan, seen: Look) -> str:
         head = f"GPU {gpu.index}: {used // MIB} MiB still used, at most {limit // MIB} MiB expected when idle"
-        plan = reset_plan.make_plan(seen.view, self.policy)
         stays = [
             f"process {reset_plan.describe(item.process)}, {item.why}"
             for item in [*plan.end, *plan.left]
@@ -268,20 +366,15 @@ class Reset:
             "Restart the container that uses it, end the importer, or reboot the host"
         )
 
-    # --- ports and result ---
+    # --- ports ---
 
-    def _port(self, use: PortUse, plan: Plan) -> dict[str, Any]:
+    def _port(self, use: dict[str, Any], plan: Plan) -> dict[str, Any]:
         """One port asked for; ``foreign``: taken by a process that is neither ended here nor of a kept server."""
-        ours = use.pid is not None and (use.pid in plan.kept or use.pid in self.work.gone)
+        pid = use["pid"]
+        ours = pid is not None and (pid in plan.kept or pid in self.work.gone)
         kept = [servers.load(self.options.home, name) for name in self.options.keep_servers]
-        hidden = use.pid is None and any(one and one.port == use.port and one.running() for one in kept)
-        return {
-            "port": use.port,
-            "state": use.state,
-            "pid": use.pid,
-            "cmdline": use.cmdline,
-            "foreign": not ours and not hidden,
-        }
+        hidden = pid is None and any(one and one.port == use["port"] and one.running() for one in kept)
+        return {**use, "foreign": use["state"] != "time_wait" and not ours and not hidden}
 
     def _judge_ports(self, found: list[dict[str, Any]]) -> None:
         for one in found:
@@ -292,41 +385,3 @@ class Reset:
                 self.work.problems.append(
                     f"port {one['port']} is taken by {owner}, {one['state']}: end it or use another port"
                 )
-
-    def _state(self, gpus: list[Gpu], seen: Look) -> dict[str, Any]:
-        """The part of a look that is compared before and after."""
-        holding = dict(seen.view.holds)
-        blind = bool(seen.scan.unreadable)
-        running = [one for one in seen.view.servers if one.root is not None]
-        return {
-            "gpus": [
-                {
-                    "index": one.index,
-                    "uuid": one.uuid,
-                    "memory_used": one.memory_used,
-                    **gpu_view.owners(one, holding, blind),
-                }
-                for one in gpus
-            ],
-            "processes": [one for one in seen.processes() if self.policy.asked & {*one["gpus"], *one["doubtful_gpus"]}],
-            "servers": {one.name: one.root for one in running},
-        }
-
-    def _planned_state(self, before: dict[str, Any]) -> dict[str, Any]:
-        """``before`` without what is planned to end. The memory cannot be foreseen."""
-        gone = self.work.gone
-        gpus = []
-        for one in before["gpus"]:
-            pids = [pid for pid in one["pids"] if pid not in gone]
-            freed = bool(one["pids"]) and not pids
-            gpus.append({**one, "pids": pids, **({"owner": "none", "memory_used": None} if freed else {})})
-        return {
-            "gpus": gpus,
-            "processes": [one for one in before["processes"] if one["pid"] not in gone],
-            "servers": {name: pid for name, pid in before["servers"].items() if pid not in gone},
-        }
-
-    @staticmethod
-    def _with_memory(gpu: Gpu, used: dict[str, int | None]) -> Gpu:
-        # The driver's list is of before: without it, only what was seen afterwards counts.
-        return replace(gpu, memory_used=used.get(gpu.uuid, gpu.memory_used), processes=())

@@ -5,8 +5,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from . import engines, holders, nvidia, procfs, servers
@@ -25,11 +25,12 @@ class Look:
     def processes(self, proc: str = procfs.PROC) -> list[dict[str, Any]]:
         """The processes that hold a GPU, as the modules return them."""
         found = []
+        nodes = self.scan.device_nodes()
         for pid in sorted(self.view.holds):
             traits = self.view.traits.get(pid, Traits())
             found.append(
                 {
-                    **holders.describe(self.view.table[pid], self.view.holds[pid], proc),
+                    **holders.describe(self.view.table[pid], self.view.holds[pid], nodes.get(pid, ()), proc),
                     "engine": traits.engine[0] if traits.engine else "",
                     "part": traits.engine[1] if traits.engine else "",
                     "server": traits.marker[0] if traits.marker else "",
@@ -38,33 +39,38 @@ class Look:
         return found
 
 
-def look(home: str, gpus: Iterable[Gpu], asked: Iterable[int], dev: str = "/dev", proc: str = procfs.PROC) -> Look:
-    """Look once at everything. Raises ValueError for a damaged server record: whose it is cannot be told then."""
+def look(
+    home: str, gpus: Iterable[Gpu], asked: Iterable[int], dev: str = "/dev", proc: str = procfs.PROC, ours: bool = True
+) -> Look:
+    """Look once at everything; without ``ours``, servers of ours are processes like others (their records are those of
+    another host). Raises ValueError for a damaged server record: whose it is cannot be told then."""
     known = list(gpus)
     table = procfs.processes(proc)
     scan = holders.scan(table, dev, proc)
     holds = {pid: hold for pid, hold in holders.holds(scan.nodes(dev), known, asked).items() if pid in table}
-    traits = {pid: _traits(home, item, proc) for pid, item in table.items() if item.cmdline or pid in holds}
+    traits = {pid: _traits(home, item, proc, ours) for pid, item in table.items() if item.cmdline or pid in holds}
     view = View(
         table=table,
         traits=traits,
         holds=holds,
-        servers=tuple(_server(home, name, known, proc) for name in servers.names(home)),
+        servers=tuple(_server(home, name, known, proc) for name in servers.names(home) if ours),
         me=os.getpid(),
         uid=os.geteuid(),
     )
     return Look(view, scan)
 
 
-def _traits(home: str, item: procfs.Process, proc: str) -> Traits:
+def _traits(home: str, item: procfs.Process, proc: str, ours: bool) -> Traits:
     exe = holders.executable(item.pid, proc)
+    groups = holders.cgroups(item.pid, proc)
     return Traits(
         names=holders.program_names(item, exe),
         engine=engines.classify(item.cmdline),
         python=holders.is_python(item, exe),
-        marker=_marker(home, item.pid, proc),
+        marker=_marker(home, item.pid, proc) if ours else None,
         same_namespace=holders.same_namespace(item.pid, proc),
-        unit=holders.unit(holders.cgroup(item.pid, proc)),
+        unit=holders.unit(holders.main_group(groups)),
+        container=holders.container(groups),
     )
 
 
@@ -129,3 +135,41 @@ def owners(gpu: Gpu, holding: dict[int, Hold], unreadable: bool, threshold: int 
         }
     why = "another container or PID namespace, an MPS server, an importer of CUDA IPC memory, or driver teardown"
     return {"owner": "not visible", "owner_why": why, "pids": []}
+
+
+# --- what is compared before and after ------------------------------------------------------------
+
+
+def later(gpu: Gpu, used: Mapping[str, int | None]) -> Gpu:
+    """A GPU with its last level of memory. The driver's list is of before: only what was seen afterwards counts."""
+    return replace(gpu, memory_used=used.get(gpu.uuid, gpu.memory_used), processes=())
+
+
+def state(gpus: list[Gpu], seen: Look) -> dict[str, Any]:
+    """The part of a look that a reset of these GPUs compares before and after."""
+    holding = dict(seen.view.holds)
+    blind = bool(seen.scan.unreadable)
+    asked = {one.index for one in gpus}
+    running = [one for one in seen.view.servers if one.root is not None]
+    return {
+        "gpus": [
+            {"index": one.index, "uuid": one.uuid, "memory_used": one.memory_used, **owners(one, holding, blind)}
+            for one in gpus
+        ],
+        "processes": [one for one in seen.processes() if asked & {*one["gpus"], *one["doubtful_gpus"]}],
+        "servers": {one.name: one.root for one in running},
+    }
+
+
+def planned_state(before: dict[str, Any], gone: Collection[int]) -> dict[str, Any]:
+    """``before`` without what is planned to end. The memory cannot be foreseen."""
+    gpus = []
+    for one in before["gpus"]:
+        pids = [pid for pid in one["pids"] if pid not in gone]
+        freed = bool(one["pids"]) and not pids
+        gpus.append({**one, "pids": pids, **({"owner": "none", "memory_used": None} if freed else {})})
+    return {
+        "gpus": gpus,
+        "processes": [one for one in before["processes"] if one["pid"] not in gone],
+        "servers": {name: pid for name, pid in before["servers"].items() if pid not in gone},
+    }

@@ -42,6 +42,38 @@ class Scan:
                     found.setdefault(pid, set()).add(int(number))
         return found
 
+    def device_nodes(self, dev: str = "/dev") -> dict[int, set[str]]:
+        """pid -> all /dev/nvidia* that it has open or mapped, also nvidiactl and nvidia-uvm."""
+        found: dict[int, set[str]] = {}
+        for path, owners in self.opened.items():
+            if path.startswith(f"{dev}/nvidia"):
+                for pid in owners:
+                    found.setdefault(pid, set()).add(path)
+        return found
+
+
+def _paths(folder: str, prefixes: tuple[str, ...]) -> tuple[list[str], bool]:
+    """What the process or thread of this folder has open or mapped, and whether some of that may not be looked at."""
+    found: list[str] = []
+    denied = False
+    for source in ("fd", "maps"):
+        where = f"{folder}/{source}"
+        try:
+            found.extend(_links(where) if source == "fd" else _mapped(where, prefixes))
+        except (FileNotFoundError, ProcessLookupError):
+            break  # gone meanwhile
+        except OSError:
+            denied = True
+    return found, denied
+
+
+def _other_threads(pid: int, proc: str) -> list[str]:
+    """The folders of all threads but the first. They share its files; when that one has ended, only they show them."""
+    try:
+        return [f"{proc}/{pid}/task/{name}" for name in os.listdir(f"{proc}/{pid}/task") if name != str(pid)]
+    except OSError:
+        return []
+
 
 def _links(folder: str) -> Iterable[str]:
     for name in os.listdir(folder):
@@ -81,15 +113,12 @@ def scan(pids: Iterable[int], dev: str = "/dev", proc: str = procfs.PROC) -> Sca
     prefixes = (f"{dev}/nvidia", SHARED_MEMORY)
     found = Scan()
     for pid in pids:
-        paths: list[str] = []
-        for source in ("fd", "maps"):
-            where = f"{proc}/{pid}/{source}"
-            try:
-                paths.extend(_links(where) if source == "fd" else _mapped(where, prefixes))
-            except (FileNotFoundError, ProcessLookupError):
-                break  # gone meanwhile
-            except OSError:
-                found.unreadable.add(pid)
+        paths, denied = _paths(f"{proc}/{pid}", prefixes)
+        for folder in [] if paths else _other_threads(pid, proc):
+            more, refused = _paths(folder, prefixes)
+            paths, denied = paths + more, denied or refused
+        if denied:
+            found.unreadable.add(pid)
         for path in paths:
             if path.startswith(prefixes):
                 if path.endswith(_DELETED):
@@ -151,15 +180,43 @@ def _link(path: str) -> str:
         return ""
 
 
-def cgroup(pid: int, proc: str = procfs.PROC) -> str:
-    """The control group of a process: that of the unified hierarchy, or systemd's; "" when unknown."""
+def cgroups(pid: int, proc: str = procfs.PROC) -> dict[str, str]:
+    """The control groups of a process by hierarchy ("" is the unified one); {} when they may not be known."""
     try:
         with open(f"{proc}/{pid}/cgroup", encoding="utf-8", errors="replace") as source:
             lines = [line.rstrip("\n").split(":", 2) for line in source]
     except OSError:
-        return ""
-    groups = {parts[1]: parts[2] for parts in lines if len(parts) == 3}
+        return {}
+    return {parts[1]: parts[2] for parts in lines if len(parts) == 3}
+
+
+def container_exists(name: str, proc: str = procfs.PROC, root: str = "/") -> bool:
+    """Whether this host knows an LXC container: by its configuration, or by a process of it."""
+    places = (f"etc/pve/lxc/{name}.conf", f"var/lib/lxc/{name}")
+    return any(os.path.exists(os.path.join(root, place)) for place in places) or any(
+        container(cgroups(pid, proc)) == name for pid in procfs.pids(proc)
+    )
+
+
+def main_group(groups: Mapping[str, str]) -> str:
+    """The control group to speak of: that of the unified hierarchy, or systemd's; "" when unknown."""
     return next((groups[name] for name in ("name=systemd", "") if groups.get(name, "/") != "/"), groups.get("", ""))
+
+
+# Proxmox: /lxc/101/ns/...; LXC itself: /lxc.payload.101/...; neither is the monitor (lxc.monitor.101, lxc.monitor/101).
+_CONTAINER = re.compile(r"/lxc(?:/|\.payload[./])([^/]+)")
+
+
+def container(groups: Mapping[str, str]) -> str:
+    """Number or name of the LXC container that a process runs in; "" when it runs in none.
+
+    The outermost one: a container may make control groups of any name, but only below its own.
+    """
+    for group in groups.values():
+        found = _CONTAINER.search(group)
+        if found:
+            return found.group(1)
+    return ""
 
 
 def unit(group: str) -> str:
@@ -195,6 +252,22 @@ def executable(pid: int, proc: str = procfs.PROC) -> str:
     return path[: -len(_DELETED)] if path.endswith(_DELETED) else path
 
 
+def title(pid: int, proc: str = procfs.PROC) -> str:
+    """The title that a program gave itself in place of its arguments; "" when it has none, or is gone.
+
+    Arguments are separated and ended by a NUL each. A title is one text, with many NULs behind it, or, where it ran
+    over the environment, with none.
+    """
+    try:
+        with open(f"{proc}/{pid}/cmdline", "rb") as source:
+            raw = source.read()
+    except OSError:
+        return ""
+    text = raw.rstrip(b"\0")
+    ordinary = len(raw) - len(text) == 1 and b" " not in text
+    return "" if b"\0" in text or ordinary else text.decode("utf-8", "replace").strip()
+
+
 def same_namespace(pid: int, proc: str = procfs.PROC) -> bool | None:
     """Whether a process lives in the PID namespace of this one; None when that may not be known."""
     theirs = _link(f"{proc}/{pid}/ns/pid")
@@ -211,9 +284,10 @@ def user(uid: int | None) -> str:
         return str(uid)
 
 
-def describe(item: Process, hold: Hold, proc: str = procfs.PROC) -> dict[str, Any]:
-    """One process as the modules return it."""
-    group = cgroup(item.pid, proc)
+def describe(item: Process, hold: Hold, nodes: Iterable[str] = (), proc: str = procfs.PROC) -> dict[str, Any]:
+    """One process as the modules return it; ``nodes``: the device nodes that it has open or mapped."""
+    groups = cgroups(item.pid, proc)
+    group = main_group(groups)
     return {
         "pid": item.pid,
         "start": item.start,
@@ -223,8 +297,12 @@ def describe(item: Process, hold: Hold, proc: str = procfs.PROC) -> dict[str, An
         "state": item.state,
         "comm": item.comm,
         "cmdline": item.cmdline,
+        "title": title(item.pid, proc),
+        "wchan": procfs.wchan(item.pid, proc) if item.state == "D" else "",
         "cgroup": group,
         "unit": unit(group),
+        "container": container(groups),
+        "nodes": sorted(nodes),
         "gpus": sorted(hold.gpus),
         "doubtful_gpus": sorted(hold.doubtful),
         "gpu_memory": hold.memory,

@@ -3,7 +3,7 @@
 """TCP ports of this host: who has one, and which one is free.
 
 A server may bind its port minutes before it listens (vLLM does, before it loads the model). Such a socket is in no
-table of /proc/net, so the only sure test is to try to bind.
+table of /proc/net, so the only sure test is to try to bind. Whose it is only newer kernels tell (6.8 and up).
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import errno
 import os
 import socket
 from collections.abc import Collection
+from dataclasses import asdict
+from typing import Any
 
-from . import procfs
+from . import holders, procfs, sock_diag
 from .procfs import PortUse
 
 LAST_PORT = 65535
@@ -86,7 +88,38 @@ def who_has(port: int, host: str = "", proc: str = procfs.PROC) -> list[PortUse]
     states = _local_states(port, proc)
     if states and states <= {_TIME_WAIT}:
         return []
-    return [PortUse(port, "bound", None, "")]
+    return _bound(port, proc)
+
+
+def _bound(port: int, proc: str) -> list[PortUse]:
+    """Whose sockets that do not listen have the port; one entry without a process when that is not known."""
+    inodes = sock_diag.bound(port)
+    owners = procfs.socket_owners(proc) if inodes else {}
+    found = []
+    for pid in sorted({owners[inode] for inode in inodes or () if inode in owners}):
+        item = procfs.process(pid, proc)
+        found.append(PortUse(port, "bound", pid, item.cmdline if item else ""))
+    return found or [PortUse(port, "bound", None, "")]
+
+
+def waiting(port: int, proc: str = procfs.PROC) -> bool:
+    """Whether ended connections keep the port in TIME_WAIT; a server can take it all the same."""
+    return _TIME_WAIT in _local_states(port, proc)
+
+
+def tell(port: int, proc: str = procfs.PROC) -> list[dict[str, Any]]:
+    """Who has a port, as the modules return it: with the systemd service, and ``time_wait`` where only that is left.
+
+    Raises ValueError for a number that is no port.
+    """
+    uses = who_has(port, proc=proc)
+    if not uses and waiting(port, proc):
+        uses = [PortUse(port, "time_wait", None, "")]
+    return [{**asdict(use), "unit": _unit(use.pid, proc)} for use in uses]
+
+
+def _unit(pid: int | None, proc: str) -> str:
+    return "" if pid is None else holders.unit(holders.main_group(holders.cgroups(pid, proc)))
 
 
 def free_port(start: int, taken: Collection[int] = (), host: str = "") -> int:

@@ -29,10 +29,12 @@ class Process:
     comm: str
     uid: int | None
     cmdline: str  # arguments joined by spaces; the title once a program has set one
+    threads: int = 1
 
     @property
     def zombie(self) -> bool:
-        return self.state in ("Z", "X")
+        """Whether it has ended. Where only its first thread has, the state says so too, but others hold its memory."""
+        return self.state in ("Z", "X") and self.threads <= 1
 
 
 def _read(path: str) -> bytes | None:
@@ -79,7 +81,22 @@ def process(pid: int, proc: str = PROC) -> Process | None:
         comm=head.partition("(")[2],
         uid=uid,
         cmdline=command.replace(b"\0", b" ").decode("utf-8", "replace").strip(),
+        threads=int(fields[17]),
     )
+
+
+def wchan(pid: int, proc: str = PROC) -> str:
+    """Name of the kernel function that a process sleeps in; "" when it sleeps in none or that may not be known."""
+    name = (_read(f"{proc}/{pid}/wchan") or b"").decode("ascii", "replace").strip()
+    return "" if name == "0" else name
+
+
+def number_inside(pid: int, proc: str = PROC) -> int:
+    """The number of a process in its own (innermost) PID namespace; ``pid`` where the kernel does not tell."""
+    for line in (_read(f"{proc}/{pid}/status") or b"").splitlines():
+        if line.startswith(b"NSpid:"):
+            return int(line.split()[-1])
+    return pid
 
 
 def processes(proc: str = PROC) -> dict[int, Process]:

@@ -9,6 +9,7 @@ its environment. A name alone is never one. Whatever is left although it holds a
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Callable
@@ -16,7 +17,7 @@ from typing import Any, Callable
 from .holders import Hold
 from .procfs import Process
 
-POLICIES = ("stale", "all")
+POLICIES = ("stale", "all", "only")
 
 #: Patterns of program names that no reset touches: services of the driver, monitoring, display servers.
 PROTECTED = (
@@ -51,6 +52,7 @@ class Traits:
     marker: tuple[str, str] | None = None  # (server of ours, start id or "") in its environment
     same_namespace: bool | None = True
     unit: str = ""  # systemd service it belongs to
+    container: str = ""  # LXC container it runs in
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,8 @@ class Policy:
     every_gpu: bool = True  # whether those are all there are
     keep: frozenset[str] = frozenset()
     protected: tuple[str, ...] = PROTECTED
+    only: tuple[str, ...] = ()  # for the policy of that name: pids, systemd services, regular expressions
+    container: str = ""  # LXC container whose processes alone are in scope; "": this PID namespace
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,7 @@ class Item:
     """A process with what is done about it and why.
 
     ``kind`` is the reason as a word. Of those that end: server, orphan, engine, python, holder. Of those that are left:
-    kept, protected, self, zombie, namespace, user, unnamed, doubtful.
+    kept, protected, self, zombie, namespace, scope, user, unnamed, doubtful.
     """
 
     process: Process
@@ -185,6 +189,7 @@ def make_plan(view: View, policy: Policy) -> Plan:
     """Decide about every process. Raises ValueError for an unknown policy."""
     if policy.name not in POLICIES:
         raise ValueError(f"unknown policy {policy.name!r}: use one of {', '.join(POLICIES)}")
+    named_only = _names(view, policy)
     owned = ownership(view)
     kept = frozenset(pid for pid, (name, alive) in owned.items() if alive and name in policy.keep)
     excuse = _excuses(view, policy)
@@ -198,14 +203,14 @@ def make_plan(view: View, policy: Policy) -> Plan:
         else:
             end[pid] = (kind, why)
 
-    stopping = _servers_in_scope(view, policy, owned)
+    stopping = _servers_in_scope(view, policy, owned, named_only)
     supervisors = {one.supervisor for one in view.servers}
     for pid, (name, alive) in owned.items():
         if pid in kept or pid in supervisors:
             continue  # a supervisor ends by itself, after it has written down how its server ended
         if alive and name in stopping:
             decide(pid, "server", f"server {name} of ours, not to be kept")
-        elif not alive and _in_scope(view.holds.get(pid, _NOTHING).gpus, policy):
+        elif not alive and pid in named_only and _in_scope(view.holds.get(pid, _NOTHING).gpus, policy):
             decide(pid, "orphan", f"left over from a dead start of server {name} of ours")
 
     for pid, hold in view.holds.items():
@@ -213,15 +218,17 @@ def make_plan(view: View, policy: Policy) -> Plan:
             continue
         if not hold.gpus & policy.asked:
             if hold.doubtful & policy.asked:
-                left[pid] = ("doubtful", "has GPUs asked for and others open; the driver does not tell which it uses")
+                why = "has GPUs asked for and others open; the driver does not tell which it uses"
+                left[pid] = excuse(pid) or ("doubtful", why)
             continue
         named = _named_by(policy, view.traits.get(pid, Traits()))
-        if named:
+        if named and pid in named_only:
             decide(pid, *named)
         else:
             left[pid] = excuse(pid) or ("unnamed", f"policy {policy.name} does not name it")
     for pid, why in _engine_servers(view, end, owned).items():
-        decide(pid, "engine", why)
+        if pid in named_only:
+            decide(pid, "engine", why)
     for pid in kept:
         if view.holds.get(pid, _NOTHING).gpus & policy.asked:
             left[pid] = ("kept", f"server {owned[pid][0]} is kept")
@@ -246,17 +253,59 @@ def _in_scope(gpus: frozenset[int], policy: Policy) -> bool:
     return policy.every_gpu or not gpus or bool(gpus & policy.asked)
 
 
-def _servers_in_scope(view: View, policy: Policy, owned: Mapping[int, tuple[str, bool]]) -> set[str]:
-    """Names of the live servers of ours that this reset ends."""
+def name_kind(name: str) -> str:
+    """What a name of the policy ``only`` is: ``pid``, ``unit`` or ``regex``. Raises ValueError for a bad expression."""
+    if name.isascii() and name.isdigit():
+        if int(name) <= 1:
+            raise ValueError(f"process {name} is the ancestor of all: name the processes, or use policy all")
+        return "pid"
+    if re.fullmatch(r"[\w:.@\\-]+\.service", name):
+        return "unit"
+    try:
+        re.compile(name)
+    except re.error as error:
+        raise ValueError(
+            f"{name!r} is neither a process number, nor a .service, nor a regular expression: {error}"
+        ) from error
+    if not name:
+        raise ValueError("'' names every process: use policy all, or name some")
+    return "regex"
+
+
+def _names(view: View, policy: Policy) -> set[int]:
+    """The processes that ``only`` names; all of them under another policy.
+
+    A number names the process and what descends from it, a service its processes, an expression is searched in command
+    lines, titles and kernel names.
+    """
+    if policy.name != "only":
+        return set(view.table)
+    kinds = {name: name_kind(name) for name in policy.only}
+    numbers = {int(name) for name, kind in kinds.items() if kind == "pid"}
+    units = {name for name, kind in kinds.items() if kind == "unit"}
+    expressions = [re.compile(name) for name, kind in kinds.items() if kind == "regex"]
+    return {
+        pid
+        for pid, item in view.table.items()
+        if numbers.intersection(lineage(pid, view.table))
+        or view.traits.get(pid, Traits()).unit in units
+        or any(one.search(text) for one in expressions for text in (item.cmdline, item.comm))
+    }
+
+
+def _servers_in_scope(
+    view: View, policy: Policy, owned: Mapping[int, tuple[str, bool]], named_only: set[int]
+) -> set[str]:
+    """Names of the live servers of ours that this reset ends. One of which a process is named ends as a whole."""
     found = set()
     for server in view.servers:
         if server.root is None or server.name in policy.keep:
             continue
+        members = {pid for pid, owner in owned.items() if owner == (server.name, True)}
         used = set(server.gpus or ())
-        for pid, owner in owned.items():
-            if owner == (server.name, True):
-                used |= view.holds.get(pid, _NOTHING).gpus
-        if _in_scope(frozenset(used), policy):
+        for pid in members:
+            used |= view.holds.get(pid, _NOTHING).gpus
+        if members & named_only and _in_scope(frozenset(used), policy):
             found.add(server.name)
     return found
 
@@ -275,7 +324,11 @@ def _excuses(view: View, policy: Policy) -> Callable[[int], tuple[str, str] | No
         pattern = protected_by(traits.names | {process.comm}, policy.protected)
         if pattern:
             return "protected", f"protected ({pattern})"
-        if traits.same_namespace is False:
+        if policy.container:
+            if traits.container != policy.container:
+                where = f"container {traits.container}" if traits.container else "the host itself"
+                return "scope", f"of {where}, not of container {policy.container}"
+        elif traits.same_namespace is False:
             return "namespace", "in another container (PID namespace): reset it there"
         if view.uid != 0 and process.uid is not None and process.uid != view.uid:
             return "user", f"of another user (uid {process.uid}): run as that user or as root"
@@ -290,7 +343,7 @@ def _named_by(policy: Policy, traits: Traits) -> tuple[str, str] | None:
         return "engine", f"{traits.engine[0]} {traits.engine[1]} that holds the GPU"
     if traits.python:
         return "python", "Python process that holds the GPU"
-    return ("holder", "holds the GPU") if policy.name == "all" else None
+    return ("holder", "holds the GPU") if policy.name in ("all", "only") else None
 
 
 def _engine_servers(view: View, end: Iterable[int], owned: Mapping[int, tuple[str, bool]]) -> dict[int, str]:

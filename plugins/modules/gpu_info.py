@@ -81,8 +81,10 @@ gpus:
 processes:
   description: >-
     Processes that hold one of these GPUs, with C(pid), C(start) (clock ticks since boot), C(ppid), C(uid), C(user),
-    C(state), C(comm), C(cmdline), C(cgroup), C(unit), C(gpus), C(doubtful_gpus) (node open, use not certain),
-    C(gpu_memory), C(same_namespace), C(engine), C(part) and C(server).
+    C(state), C(wchan) (kernel function, in state D), C(comm), C(cmdline), C(title) (that it gave itself), C(cgroup),
+    C(unit) (systemd service), C(container) (LXC), C(nodes) (open or mapped), C(gpus), C(doubtful_gpus) (node open, use
+    not certain), C(gpu_memory) (bytes, C(null) when the driver does not tell), C(same_namespace), C(engine), C(part)
+    and C(server).
   returned: always
   type: list
   elements: dict
@@ -91,22 +93,28 @@ unreadable:
   returned: always
   type: int
 ports:
-  description: Who has the ports asked for, with C(port), C(state) (listening or bound), C(pid) and C(cmdline).
+  description: >-
+    Who has the ports asked for, with C(port), C(state) (listening, bound, or time_wait, which a server may take),
+    C(pid) (C(null) when not known), C(cmdline) and C(unit).
   returned: always
   type: list
   elements: dict
+xid:
+  description: The last Xid lines of the kernel log, oldest first; C(null) when it may not be read.
+  returned: always
+  type: list
+  elements: str
 """
-
-from dataclasses import asdict
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils import gpu_view, nvidia, ports
+from ..module_utils import gpu_view, kernel_log, nvidia, ports
 
 
 def gather(home: str, wanted: list[str], numbers: list[int], timeout_s: float) -> dict:
     """The module's result. Raises ValueError for a GPU that is not there, no port number, or a damaged record."""
     answer = nvidia.query(timeout_s)
+    xid = kernel_log.xid_lines()
     # Where the driver cannot be asked, which indices there are is not known either.
     chosen = nvidia.select(answer.gpus, wanted if answer.available is not None else ["all"])
     asked = {one.index for one in chosen}
@@ -115,13 +123,14 @@ def gather(home: str, wanted: list[str], numbers: list[int], timeout_s: float) -
     blind = bool(seen.scan.unreadable)
     return {
         "available": "unknown" if answer.available is None else answer.available,
-        "why": answer.why,
+        "why": answer.why + (kernel_log.told(xid) if answer.available is None else ""),
         "driver": answer.report.driver if answer.report else "",
         "cuda": answer.report.cuda if answer.report else "",
         "gpus": [{**one.as_dict(), **gpu_view.owners(one, holding, blind)} for one in chosen],
         "processes": [one for one in seen.processes() if asked & {*one["gpus"], *one["doubtful_gpus"]}],
         "unreadable": len(seen.scan.unreadable),
-        "ports": [asdict(use) for number in numbers for use in ports.who_has(number)],
+        "ports": [use for number in numbers for use in ports.tell(number)],
+        "xid": xid,
     }
 
 

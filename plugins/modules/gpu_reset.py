@@ -19,7 +19,7 @@ description:
   - Then waits until the memory of every GPU asked for is back at the idle level of this host, removes shared memory
     that is nobody's any more, and tells who has the ports asked for.
   - Never resets a GPU, never changes persistence mode, and never touches protected programs, the processes of a
-    server that is kept, or other containers.
+    server that is kept, or of a container that it was not told to reset with O(scope).
   - On a host without GPUs only servers of ours, what they left over, and shared memory are dealt with.
 options:
   home:
@@ -36,9 +36,27 @@ options:
       - V(stale) ends recorded servers of ours that are not in O(keep_servers), processes that dead starts of our
         servers left over, and what holds a GPU in scope and is a process of a known engine or a Python process.
       - V(all) ends everything that holds a GPU in scope, and the same servers and orphans of ours.
+      - V(only) ends what O(only) names and holds a GPU in scope, and of ours likewise only what it names.
     type: str
-    choices: [stale, all]
+    choices: [stale, all, only]
     default: stale
+  only:
+    description:
+      - What O(policy=only) ends. Each entry is a process number (with what descends from it), the name of a systemd
+        service (C(vllm.service)), or a regular expression that is searched in command lines, titles and program names.
+      - A server of ours of which a process is named ends as a whole.
+    type: list
+    elements: str
+    default: []
+  scope:
+    description:
+      - V(namespace) looks at the processes of the PID namespace that the module runs in. Those of other containers are
+        never ended.
+      - C(lxc:NUMBER), on a Proxmox (or LXC) node, limits the reset to the processes of one container, by their control
+        group. The node's own and those of other containers are never ended, servers of ours are processes like others,
+        files are not removed, and O(ports) and O(keep_servers) cannot be used.
+    type: str
+    default: namespace
   keep_servers:
     description: Names of servers of ours to leave wholly alone while their process lives.
     type: list
@@ -95,6 +113,17 @@ EXAMPLES = r"""
     policy: all
     ports: [8000]
   register: result
+
+- name: End one service and what matches an expression, where it holds GPU 3
+  groundstate.llm.gpu_reset:
+    gpus: ["3"]
+    policy: only
+    only: [vllm.service, 'train\.py .*--run=17']
+
+- name: Clear what container 101 holds, from its Proxmox node
+  groundstate.llm.gpu_reset:
+    scope: lxc:101
+    policy: all
 """
 
 RETURN = r"""
@@ -117,7 +146,8 @@ after:
 ended:
   description: >-
     Processes that were ended (in check mode: would be), with C(pid), C(start), C(cmdline), C(kind) and C(why),
-    C(gpus), C(server), C(unit), and C(how) it ended.
+    C(gpus), C(server), C(unit), C(how) it ended, whether it is C(gone), and C(zombie_of) (the parent that has not taken
+    note of its end yet; a zombie holds no memory).
   returned: always
   type: list
   elements: dict
@@ -138,16 +168,18 @@ left_files:
   elements: dict
 ports:
   description: >-
-    Who has the ports asked for, with C(port), C(state) (listening or bound), C(pid), C(cmdline), and whether it is
-    C(foreign), which makes the module fail.
+    Who has the ports asked for, with C(port), C(state) (listening, bound, or time_wait, which a server may take),
+    C(pid) (C(null) when not known), C(cmdline), C(unit), and whether it is C(foreign), which makes the module fail.
   returned: success
   type: list
   elements: dict
 """
 
+import re
+
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils import nvidia, ports, reset_plan
+from ..module_utils import holders, nvidia, ports, reset_plan
 from ..module_utils.gpu_clean import Options, Reset, ResetError
 
 
@@ -160,13 +192,37 @@ def lines(state: dict, files: list[str]) -> str:
     return "".join(f"{line}\n" for line in text)
 
 
+def scope(given: dict) -> str:
+    """The container that the reset is limited to, "" for none. Raises ValueError for what does not go together."""
+    if (given["policy"] == "only") != bool(given["only"]):
+        raise ValueError("policy only and the option only go together: set both, or another policy and no only")
+    for name in given["only"]:
+        try:
+            reset_plan.name_kind(name)
+        except ValueError as error:
+            raise ValueError(f"only: {error}") from error
+    if given["scope"] == "namespace":
+        return ""
+    kind, _colon, container = given["scope"].partition(":")
+    if kind != "lxc" or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", container):
+        raise ValueError(f"scope is {given['scope']!r}: use namespace, or lxc: and the number of a container")
+    for name in ("ports", "keep_servers"):
+        if given[name]:
+            raise ValueError(f"{name} is about this host and cannot be used with scope {given['scope']}: run it inside")
+    if not holders.container_exists(container):
+        raise ValueError(f"scope: this host has no container {container}; run it on the node that has it")
+    return container
+
+
 def main() -> None:
     """Module entry point."""
     module = AnsibleModule(
         argument_spec={
             "home": {"type": "path", "default": "~/.local/state/groundstate"},
             "gpus": {"type": "list", "elements": "str", "default": ["all"]},
-            "policy": {"type": "str", "choices": ["stale", "all"], "default": "stale"},
+            "policy": {"type": "str", "choices": ["stale", "all", "only"], "default": "stale"},
+            "only": {"type": "list", "elements": "str", "default": []},
+            "scope": {"type": "str", "default": "namespace"},
             "keep_servers": {"type": "list", "elements": "str", "default": []},
             "protected": {"type": "list", "elements": "str"},
             "ports": {"type": "list", "elements": "int", "default": []},
@@ -184,10 +240,16 @@ def main() -> None:
     for port in given["ports"]:
         if not 1 <= port <= ports.LAST_PORT:
             module.fail_json(msg=f"ports has {port}: TCP ports are 1 to {ports.LAST_PORT}")
+    try:
+        container = scope(given)
+    except ValueError as error:
+        module.fail_json(msg=str(error))
     options = Options(
         home=given["home"],
         gpus=tuple(given["gpus"]),
         policy=given["policy"],
+        only=tuple(given["only"]),
+        container=container,
         keep_servers=tuple(given["keep_servers"]),
         protected=reset_plan.PROTECTED if given["protected"] is None else tuple(given["protected"]),
         ports=tuple(given["ports"]),

@@ -5,157 +5,18 @@ The host is a private mount and process namespace, so that nothing outside can b
 
 from __future__ import annotations
 
-import json
-import os
-import shlex
 import shutil
-import signal
 import socket
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible_collections.groundstate.llm.plugins.module_utils import ending, files, procfs, servers
+from gpu_host import DATA, Host, can_unshare
 
-ROOT = Path(__file__).parents[2]
-DATA = ROOT / "tests" / "data" / "gpu_host"
-UNSHARE = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
-
-
-def _can_unshare() -> bool:
-    if os.geteuid() != 0 or not shutil.which("unshare") or not shutil.which("nsenter"):
-        return False
-    probe = "mount -t tmpfs x /mnt && mknod /mnt/n c 1 3 && : < /mnt/n"
-    return subprocess.run([*UNSHARE, "sh", "-c", probe], capture_output=True, check=False).returncode == 0
-
-
-pytestmark = pytest.mark.skipif(not _can_unshare(), reason="needs root and private mount and process namespaces")
-
-
-class Host:
-    """The stand-in host. All pids are those of its namespace."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.home = folder / "home"
-        self.bin = folder / "bin"
-        for one in (folder / "dev", self.bin, self.home):
-            one.mkdir()
-        shutil.copy(DATA / "nvidia-smi", self.bin)
-        shutil.copy("/bin/sleep", self.bin / "nvidia-persistenced")
-        self.tell_driver()
-        self.unshare = subprocess.Popen(
-            [*UNSHARE, sys.executable, str(DATA / "init.py"), str(folder / "dev")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self._answer() == "ready"
-        (self.init,) = [one.pid for one in procfs.processes().values() if one.ppid == self.unshare.pid]
-        # Its /proc, looked at from outside.
-        self.proc = f"/proc/{self.init}/root/proc"
-
-    def close(self) -> None:
-        os.kill(self.init, signal.SIGKILL)  # the kernel ends the whole namespace with its process 1
-        self.unshare.communicate()
-
-    def _answer(self) -> str:
-        return self.unshare.stdout.readline().strip()
-
-    def tell_driver(self, **told: Any) -> None:
-        files.write_json(str(self.bin / "smi.json"), told)
-
-    def calls(self) -> int:
-        return len((self.bin / "calls").read_text(encoding="utf-8").splitlines())
-
-    def start(self, *argv: str, title: str = "", env: dict[str, str] | None = None) -> int:
-        """Start a program as a child of the host's init."""
-        command = {"argv": list(argv), "env": env or {}, "title": title}
-        self.unshare.stdin.write(json.dumps(command) + "\n")
-        self.unshare.stdin.flush()
-        return int(self._answer())
-
-    def job(self, *arguments: str, program: tuple[str, ...] = (), **more: Any) -> list[int]:
-        """Start job.py and wait until it holds what it is to hold; its pid, and its worker's."""
-        ready = self.folder / f"ready.{len(list(self.folder.glob('ready.*')))}"
-        self.start(*(program or (sys.executable, str(DATA / "job.py"))), *arguments, "--ready", str(ready), **more)
-        for _turn in range(3000):
-            if ready.exists():
-                return [int(one) for one in ready.read_text(encoding="ascii").split()]
-            time.sleep(0.01)
-        raise AssertionError(f"{arguments} did not start")
-
-    def foreign(self, node: str) -> int:
-        """A process of which no policy but ``all`` knows anything, that holds a node."""
-        pid = self.start("sh", "-c", f"exec 3</dev/{node}; exec sleep 1000000")
-        for _turn in range(3000):
-            found = procfs.process(pid, self.proc)
-            if found and found.comm == "sleep":
-                return pid
-            time.sleep(0.01)
-        raise AssertionError("sleep did not start")
-
-    def alive(self, *pids: int) -> list[int]:
-        """Those of the pids that still run."""
-        table = procfs.processes(self.proc)
-        return [pid for pid in pids if pid in table and not table[pid].zombie]
-
-    def record(self, name: str, pid: int = 0, start_id: str = "new", **more: Any) -> str:
-        """Record a server as launched; its folder, which its processes carry as a variable."""
-        item = procfs.process(pid, self.proc) if pid else None
-        record = servers.ServerRecord(
-            name=name,
-            start_id=start_id,
-            state="launched",
-            pid=pid or 999999,
-            pid_start=item.start if item else 1,
-            boot_id=procfs.boot_id() or "",
-            **more,
-        )
-        servers.save(str(self.home), record)
-        return servers.folder(str(self.home), name)
-
-    def run(self, *command: str, check: bool = True) -> str:
-        """Run a command inside and return its standard output."""
-        done = subprocess.run(
-            # Entering a mount namespace leaves the current folder.
-            [
-                *("nsenter", "--target", str(self.init), "--mount", "--pid"),
-                *("sh", "-c", f'cd {shlex.quote(str(ROOT))} && exec "$@"', "sh", *command),
-            ],
-            env={**os.environ, "PATH": f"{self.bin}:{os.path.dirname(sys.executable)}:{os.environ['PATH']}"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0 or not check, done.stdout + done.stderr
-        return done.stdout
-
-    def module(self, name: str = "gpu_reset", check: bool = False, **arguments: Any) -> dict[str, Any]:
-        """Run a module through ansible, as a playbook would; its result."""
-        given = {"home": str(self.home), **arguments}
-        if name == "gpu_reset":
-            given = {"grace_s": 1, "drain_timeout_s": 20, **given}
-        out = self.run(
-            "ansible",
-            "localhost",
-            "--connection=local",
-            "--one-line",
-            f"--extra-vars=ansible_python_interpreter={sys.executable}",
-            f"--module-name=groundstate.llm.{name}",
-            f"--args={json.dumps(given)}",
-            *(["--check"] if check else []),
-            check=False,
-        )
-        for line in out.splitlines():
-            head, arrow, text = line.partition(" => ")
-            if arrow:
-                return {"failed": "FAILED" in head, **json.loads(text)}
-        raise AssertionError(out)
+pytestmark = pytest.mark.skipif(not can_unshare(), reason="needs root and private mount and process namespaces")
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import argparse
 import mmap
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -18,6 +19,9 @@ parser.add_argument("--ignore-term", action="store_true")
 parser.add_argument("--detach", action="store_true", help="fork twice, so that init becomes the parent")
 parser.add_argument("--worker", help="title of a child that holds the nodes instead, and is ended on TERM")
 parser.add_argument("--respawn", action="store_true", help="start the worker again whenever it ends")
+parser.add_argument("--no-wait", action="store_true", help="leave the worker a zombie when it ends")
+parser.add_argument("--bind", type=int, help="TCP port to bind (0: any), told in the file port.PID beside --ready")
+parser.add_argument("--listen", action="store_true", help="and listen there")
 parser.add_argument("--ready", required=True)
 options = parser.parse_args()
 
@@ -57,6 +61,8 @@ if options.worker:
         signal.signal(signal.SIGTERM, stop)
     announce(os.getpid(), worker.pid)
     while True:
+        if options.no_wait:
+            signal.pause()
         if options.respawn and worker.poll() is not None:
             worker = start_worker()
         time.sleep(0.02)
@@ -70,6 +76,13 @@ for name in options.shm:
     with open(f"/dev/shm/{name}", "w+b") as file:
         file.truncate(mmap.PAGESIZE)
         held.append(mmap.mmap(file.fileno(), 0))
+if options.bind is not None:
+    held.append(socket.socket())
+    held[-1].bind(("127.0.0.1", options.bind))
+    if options.listen:
+        held[-1].listen()
+    with open(f"{os.path.dirname(options.ready)}/port.{os.getpid()}", "w", encoding="ascii") as out:
+        out.write(str(held[-1].getsockname()[1]))
 announce(os.getpid())
 while True:
     time.sleep(1)

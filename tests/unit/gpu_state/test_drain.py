@@ -34,6 +34,20 @@ def test_three_equal_samples_below_the_limit():
     assert done.waited_s == pytest.approx(host.now)
 
 
+def test_waiting_is_given_up_where_it_is_of_no_use():
+    host = Host({"a": 900})
+    answers = [False, False, True]
+    done = drain.drain({"a": 64}, host.read, 120, True, lambda: host.now, host.sleep, lambda: answers.pop(0))
+    assert (done.over, host.asked, answers) == ({"a": 64}, 3, [])
+    assert done.waited_s < 1
+
+
+def test_what_is_good_is_never_given_up():
+    host = Host({"a": 8})
+    done = drain.drain({"a": 64}, host.read, 120, True, lambda: host.now, host.sleep, lambda: True)
+    assert (done.over, host.asked) == ({}, 3)
+
+
 def test_nothing_was_ended_so_one_sample_is_enough():
     host = Host({"a": 8}, {"a": 9})
     assert host.wait({"a": 64}, settle=False).over == {}

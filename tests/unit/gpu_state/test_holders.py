@@ -7,10 +7,11 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
-from ansible_collections.groundstate.llm.plugins.module_utils import holders, procfs
+from ansible_collections.groundstate.llm.plugins.module_utils import ending, holders, procfs
 from ansible_collections.groundstate.llm.plugins.module_utils.holders import Hold
 from ansible_collections.groundstate.llm.plugins.module_utils.nvidia import DriverProcess, Gpu
 from ansible_collections.groundstate.llm.plugins.module_utils.procfs import Process
@@ -43,12 +44,93 @@ def test_open_and_mapped_nodes_of_a_real_process(tmp_path: Path):
     assert found.unreadable == set()
 
 
+HEADLESS = """
+import ctypes, sys, threading, time
+held = open(sys.argv[1])
+threading.Thread(target=time.sleep, args=(1000,)).start()
+print("ready", flush=True)
+ctypes.CDLL(None).syscall({"x86_64": 60}.get(sys.argv[2], 93), 0)  # ends this thread alone
+"""
+
+
+def test_a_process_whose_first_thread_has_ended_still_holds_and_can_be_ended(tmp_path: Path):
+    (tmp_path / "nvidia0").touch()
+    child = subprocess.Popen(
+        [sys.executable, "-c", HEADLESS, str(tmp_path / "nvidia0"), os.uname().machine], stdout=subprocess.PIPE
+    )
+    try:
+        assert child.stdout.readline() == b"ready\n"
+        for _turn in range(3000):
+            item = procfs.process(child.pid)
+            if item.state == "Z":
+                break
+            time.sleep(0.01)
+        assert (item.state, item.threads, item.zombie) == ("Z", 2, False)
+        assert holders.scan([child.pid], dev=str(tmp_path)).nodes(str(tmp_path)) == {child.pid: {0}}
+        (done,) = ending.end([item], [item], 5)
+        assert (done.how, done.zombie_of) == ("exited on TERM", os.getpid())
+    finally:
+        child.kill()
+        child.communicate()
+
+
 def test_a_named_semaphore_is_in_use_though_its_map_is_shown_as_deleted():
     # vLLM's workers hold such ones: taken for leftovers, a live server would lose them.
     semaphore = multiprocessing.get_context("spawn").Semaphore()
     path = f"/dev/shm/sem.{semaphore._semlock.name.lstrip('/')}"
     assert os.path.exists(path)
     assert os.getpid() in holders.scan([os.getpid()]).opened[path]
+
+
+@pytest.mark.parametrize(
+    ("lines", "container"),
+    [
+        ("0::/lxc/101/ns/system.slice/vllm.service", "101"),  # Proxmox 7 and up
+        ("0::/lxc/101", "101"),
+        ("0::/lxc.payload.gpu-box/init.scope", "gpu-box"),  # LXC itself
+        ("12:devices:/lxc.payload/101\n0::/", "101"),
+        ("1:name=systemd:/lxc/101/ns/init.scope\n0::/", "101"),
+        ("0::/user.slice/lxc.payload.7/a", "7"),
+        ("0::/lxc/101/ns/lxc/102/x", "101"),  # a container in a container belongs to the outer one
+        ("0::/lxc/101/ns/lxc.payload.102", "101"),
+        ("0::/lxc.monitor.101", ""),  # the node's own process that watches it
+        ("0::/lxc.monitor/101", ""),
+        ("0::/system.slice/pve-container@101.service", ""),
+        ("0::/system.slice/lxc.service", ""),
+        ("0::/mylxc/101", ""),
+        ("", ""),
+    ],
+)
+def test_the_container_of_a_process(tmp_path: Path, lines: str, container: str):
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "cgroup").write_text(lines + "\n", encoding="ascii")
+    assert holders.container(holders.cgroups(7, str(tmp_path))) == container
+    assert holders.container_exists("101", str(tmp_path), str(tmp_path)) is (container == "101")
+
+
+def test_a_container_that_does_not_run_is_known_by_its_configuration(tmp_path: Path):
+    (tmp_path / "etc/pve/lxc").mkdir(parents=True)
+    (tmp_path / "etc/pve/lxc/103.conf").touch()
+    assert holders.container_exists("103", str(tmp_path), str(tmp_path))
+    assert not holders.container_exists("104", str(tmp_path), str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("raw", "title"),
+    [
+        (b"sglang::scheduler_TP0\0\0\0\0\0", "sglang::scheduler_TP0"),
+        (b"VLLM::EngineCore", "VLLM::EngineCore"),
+        (b"nginx: worker process\0", "nginx: worker process"),
+        (b"python3\0-m\0vllm\0", ""),
+        (b"sleep\0", ""),
+        (b"", ""),
+    ],
+)
+def test_titles(tmp_path: Path, raw: bytes, title: str):
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "cmdline").write_bytes(raw)
+    assert holders.title(7, str(tmp_path)) == title
+    assert holders.title(8, str(tmp_path)) == ""
 
 
 def test_what_may_not_be_read_is_unreadable(tmp_path: Path):

@@ -70,6 +70,35 @@ def test_an_old_driver_lacks_fields():
     assert [(one.pid, one.kind) for one in gpu.processes] == [(900, "G"), (901, "M+C")]
 
 
+def test_blackwell_and_values_that_are_not_available():
+    first, second = report("blackwell.xml").gpus
+    assert (first.name, first.minor, first.mig, first.utilisation) == ("NVIDIA B200", 2, False, 12)
+    assert (first.memory_total, first.memory_reserved, first.memory_used) == (183359 * MIB, 741 * MIB, 1402 * MIB)
+    assert [(one.pid, one.name, one.memory) for one in first.processes] == [
+        (71, "VLLM::Worker_TP0", 700 * MIB),
+        (72, "VLLM::Worker_TP1", 692 * MIB),
+    ]
+    assert (second.index, second.minor, second.mig, second.utilisation) == (1, 0, None, None)
+    assert (second.memory_reserved, second.memory_used) == (None, 2 * MIB)
+    # One whose number is not told is no process to speak of.
+    assert second.processes == (DriverProcess(1234, "C+G", "Insufficient Permissions", None),)
+
+
+def test_blackwell_with_mig():
+    first, second = report("blackwell.mig.xml").gpus
+    assert (first.mig, first.memory_used) == (True, 560 * MIB)  # the whole's own figure, where it is shown
+    assert [(one.pid, one.memory) for one in first.processes] == [(81, 300 * MIB), (81, 50 * MIB)]
+    # One instance is not told: the sum of the others would look like an idle GPU.
+    assert (second.mig, second.memory_used, second.memory_reserved, second.processes) == (True, None, None, ())
+
+
+def test_a_lost_gpu_beside_a_good_one():
+    good, lost = report("lost.xml").gpus
+    assert (good.memory_used, good.utilisation, good.mig) == (7 * MIB, 0, False)
+    assert (lost.index, lost.minor, lost.mig, lost.memory_used, lost.utilisation) == (1, None, None, None, None)
+    assert lost.processes == ()
+
+
 @pytest.mark.parametrize("text", ["", "NVIDIA-SMI has failed", "<html></html>", "<nvidia_smi_log><gpu>"])
 def test_other_output_is_an_error(text):
     with pytest.raises(ValueError, match="nvidia-smi -q -x"):

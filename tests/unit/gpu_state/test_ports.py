@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 
 import pytest
 from ansible_collections.groundstate.llm.plugins.module_utils import ports
+
+KERNEL = tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
 
 
 @pytest.fixture
@@ -30,6 +33,28 @@ def test_a_listener_is_named_with_its_process(taken):
 def test_a_bound_socket_that_does_not_listen_is_found(taken):
     (use,) = ports.who_has(taken.getsockname()[1])
     assert use.state == "bound"
+    # Kernels before 6.8 cannot tell whose it is.
+    assert use.pid == (os.getpid() if KERNEL >= (6, 8) else None)
+
+
+def test_whose_it_is_may_be_unknown(taken, monkeypatch):
+    for answer in (None, set(), {1}):
+        monkeypatch.setattr(ports.sock_diag, "bound", lambda port, answer=answer: answer)
+        assert ports.who_has(taken.getsockname()[1]) == [ports.PortUse(taken.getsockname()[1], "bound", None, "")]
+
+
+@pytest.mark.skipif(KERNEL < (6, 8), reason="the kernel does not tell of bound sockets")
+def test_the_kernel_tells_bound_sockets_of_both_families():
+    for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::")):
+        with socket.socket(family) as one, socket.socket(family) as other:
+            one.bind((address, 0))
+            other.bind((address, 0))
+            assert ports.sock_diag.bound(one.getsockname()[1]) == {os.fstat(one.fileno()).st_ino}
+
+
+def test_a_broken_answer_of_the_kernel_is_unknown(monkeypatch):
+    monkeypatch.setattr(ports.sock_diag, "_dump", lambda question: [b"short"])
+    assert ports.sock_diag.bound(80) is None
 
 
 def test_a_listener_on_another_address_does_not_matter(taken):
@@ -46,6 +71,8 @@ def test_time_wait_is_free(taken):
         assert client.recv(1) == b""
     taken.close()
     assert ports.who_has(port) == []
+    (told,) = ports.tell(port)
+    assert (told["state"], told["pid"], told["unit"]) == ("time_wait", None, "")
 
 
 def test_a_free_port_can_be_bound_and_skips_the_taken(taken):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -69,6 +70,10 @@ def test_a_doubtful_holder_is_left_and_listed():
     assert plan.end == []
     assert left(plan) == {10: "doubtful"}
     assert plan.left[0].gpus == (0, 1)
+    protected = replace(seen, traits={10: Traits(names=frozenset({"Xorg"}))})
+    assert left(make_plan(replace(protected, holds={10: Hold(frozenset(), frozenset({0, 1}))}), ONLY_0)) == {
+        10: "protected"
+    }
 
 
 def test_the_server_of_an_engine_ends_with_its_worker_but_not_a_shell_above():
@@ -196,7 +201,7 @@ def test_a_server_of_ours_on_other_gpus_is_out_of_scope():
 
 
 def test_an_unknown_policy_is_an_error():
-    with pytest.raises(ValueError, match="unknown policy 'none': use one of stale, all"):
+    with pytest.raises(ValueError, match="unknown policy 'none': use one of stale, all, only"):
         make_plan(view(), Policy(name="none"))
 
 
@@ -214,6 +219,74 @@ def test_protected_patterns(name, pattern):
     assert reset_plan.protected_by([name], reset_plan.PROTECTED) == pattern
 
 
+def test_only_what_is_named_and_holds_the_gpu_ends():
+    seen = view(
+        process(10),
+        process(11, 10),
+        process(12),
+        process(13),
+        process(14),
+        process(15),
+        traits={
+            12: Traits(unit="vllm.service"),
+            15: Traits(unit="other.service"),
+            13: Traits(names=frozenset({"Xorg"})),
+        },
+        holds={11: {0}, 12: {0}, 13: {0}, 14: {1}, 15: {0}},
+    )
+    by_number = replace(BOTH, name="only", only=("10",))
+    assert ends(make_plan(seen, by_number)) == {11: "holder"}  # 10 holds nothing: what it started does
+    assert left(make_plan(seen, by_number)) == {12: "unnamed", 13: "protected", 14: "unnamed", 15: "unnamed"}
+    assert ends(make_plan(seen, replace(BOTH, name="only", only=("vllm.service", "x 1[34]$")))) == {
+        12: "holder",
+        14: "holder",
+    }
+    assert ends(make_plan(seen, replace(ONLY_0, name="only", only=("14",)))) == {}
+
+
+def test_only_ends_the_server_of_a_named_worker_when_it_is_named_too():
+    seen = view(process(11), process(12, 11), traits={11: SERVER, 12: WORKER}, holds={12: {0}})
+    assert ends(make_plan(seen, replace(BOTH, name="only", only=("12",)))) == {12: "engine"}
+    assert ends(make_plan(seen, replace(BOTH, name="only", only=("11",)))) == {11: "engine", 12: "engine"}
+
+
+def test_only_ends_a_server_of_ours_as_a_whole():
+    seen = view(process(20), process(21, 20), process(22, 20), holds={21: {0}}, servers=[OURS])
+    assert ends(make_plan(seen, replace(BOTH, name="only", only=("22",)))) == {20: "server", 21: "server", 22: "server"}
+    assert ends(make_plan(seen, replace(BOTH, name="only", only=("nothing",)))) == {}
+    assert make_plan(seen, replace(BOTH, name="only", only=("22",), keep=frozenset({"ours"}))).end == []
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("4242", "pid"), ("vllm@1.service", "unit"), ("python3 .*train", "regex"), (".*\\.service$", "regex")],
+)
+def test_the_names_of_policy_only(name, kind):
+    assert reset_plan.name_kind(name) == kind
+
+
+@pytest.mark.parametrize(("name", "why"), [("1", "ancestor of all"), ("(", "nor a regular expression"), ("", "every")])
+def test_names_that_are_refused(name, why):
+    with pytest.raises(ValueError, match=why):
+        reset_plan.name_kind(name)
+
+
+def test_a_container_as_scope_leaves_all_others():
+    inside, other = Traits(container="101", same_namespace=False), Traits(container="102", same_namespace=False)
+    seen = view(
+        process(10),
+        process(11),
+        process(12),
+        traits={10: inside, 11: other, 12: PYTHON},
+        holds={10: {0}, 11: {0}, 12: {0}},
+    )
+    plan = make_plan(seen, replace(BOTH, name="all", container="101"))
+    assert ends(plan) == {10: "holder"}
+    assert left(plan) == {11: "scope", 12: "scope"}
+    assert "container 102, not of container 101" in plan.left[0].why
+    assert "the host itself" in plan.left[1].why
+
+
 # --- random forests --------------------------------------------------------------------------------
 
 _NAMES = ["a", "b"]
@@ -224,6 +297,8 @@ _traits = st.builds(
     python=st.booleans(),
     marker=st.sampled_from([None, None, None, ("a", "new"), ("a", "old"), ("a", ""), ("b", "new"), ("lost", "x")]),
     same_namespace=st.sampled_from([True, True, True, None, False]),
+    unit=st.sampled_from(["", "", "a.service", "b.service"]),
+    container=st.sampled_from(["", "101", "101", "102"]),
 )
 _gpus = st.frozensets(st.sampled_from([0, 1]))
 
@@ -246,11 +321,16 @@ def forests(draw) -> tuple[View, Policy]:
         for name in draw(st.lists(st.sampled_from(_NAMES), unique=True))
     )
     asked = draw(_gpus)
+    name = draw(st.sampled_from(reset_plan.POLICIES))
+    numbers = pids.filter(lambda pid: pid > 1).map(str)
+    only = st.lists(numbers | st.sampled_from(["a.service", "x [3-5]$", "^x 1", "nothing"]), min_size=1, max_size=3)
     policy = Policy(
-        name=draw(st.sampled_from(reset_plan.POLICIES)),
+        name=name,
         asked=asked,
         every_gpu=asked == {0, 1},
         keep=draw(st.frozensets(st.sampled_from(_NAMES))),
+        only=tuple(draw(only)) if name == "only" else (),
+        container=draw(st.sampled_from(["", "", "101"])),
     )
     traits = draw(st.dictionaries(pids, _traits))
     return View(table, traits, holds, servers, draw(pids), draw(st.sampled_from([0, 7]))), policy
@@ -264,14 +344,25 @@ def _ancestors(pid: int, table) -> list[int]:
     return found
 
 
-def _untouchable(pid: int, seen: View) -> bool:
+def _named(pid: int, seen: View, policy: Policy) -> bool:
+    """Whether ``only`` names a process, in the words of the documentation."""
+    return policy.name != "only" or any(
+        name in map(str, _ancestors(pid, seen.table))
+        or name == seen.traits.get(pid, Traits()).unit
+        or (not name.isdigit() and re.search(name, seen.table[pid].cmdline))
+        for name in policy.only
+    )
+
+
+def _untouchable(pid: int, seen: View, policy: Policy) -> bool:
     """What no policy may end, in the words of the documentation."""
     traits = seen.traits.get(pid, Traits())
+    outside = traits.container != policy.container if policy.container else traits.same_namespace is False
     return (
-        pid in {1, *_ancestors(seen.me, seen.table)}
+        outside
+        or pid in {1, *_ancestors(seen.me, seen.table)}
         or seen.table[pid].state == "Z"
         or "Xorg" in traits.names
-        or traits.same_namespace is False
         or (seen.uid != 0 and seen.table[pid].uid != seen.uid)
     )
 
@@ -304,22 +395,26 @@ def test_the_set_ended_is_the_set_that_the_policy_names(case):
         traits = seen.traits.get(pid, Traits())
         owner = _owner(pid, seen)
         mine = held.get(pid, frozenset())
-        if _untouchable(pid, seen):
+        if _untouchable(pid, seen, policy):
             continue
         if owner is None:
-            if mine & policy.asked and (policy.name == "all" or traits.engine or traits.python):
+            confirmed = policy.name in ("all", "only") or traits.engine or traits.python
+            if mine & policy.asked and confirmed and _named(pid, seen, policy):
                 expected.add(pid)
             continue
         name, live = owner
         if pid in supervisors:
             continue
         if not live:
-            if policy.every_gpu or not mine or mine & policy.asked:
+            if _named(pid, seen, policy) and (policy.every_gpu or not mine or mine & policy.asked):
                 expected.add(pid)
         elif name not in policy.keep:
             server = next(one for one in seen.servers if one.name == name)
             used = set(server.gpus or ())
-            used.update(*(held.get(other, ()) for other in seen.table if _owner(other, seen) == owner))
+            members = [other for other in seen.table if _owner(other, seen) == owner]
+            used.update(*(held.get(other, ()) for other in members))
+            if not any(_named(other, seen, policy) for other in members):
+                continue
             if policy.every_gpu or not used or used & policy.asked:
                 expected.add(pid)
     through = {
@@ -332,7 +427,7 @@ def test_the_set_ended_is_the_set_that_the_policy_names(case):
             for one in _ancestors(pid, seen.table)[1 : place + 2]
         )
     }
-    expected |= {pid for pid in through if not _untouchable(pid, seen)}
+    expected |= {pid for pid in through if _named(pid, seen, policy) and not _untouchable(pid, seen, policy)}
     assert planned == expected
 
 
@@ -343,7 +438,7 @@ def test_whatever_the_forest_the_plan_is_safe_and_explained(case):
     plan = make_plan(seen, policy)
     planned = [item.process.pid for item in plan.end]
     assert len(planned) == len(set(planned))
-    assert not any(_untouchable(pid, seen) for pid in planned)
+    assert not any(_untouchable(pid, seen, policy) for pid in planned)
     assert not set(planned) & plan.kept
     assert not set(planned) & {item.process.pid for item in plan.left}
     assert all(item.why and item.kind for item in [*plan.end, *plan.left])

@@ -67,7 +67,7 @@ def test_a_good_declaration_passes_and_is_typed():
             "llm_server.speculation.topc: no such key in llm_server",
         ),
         ("llm_server", {**SERVER, "speculation": {"topk": "x"}}, "llm_server.speculation.topk: 'x' is not of type int"),
-        ("gpu_state_policy", "everything", "gpu_state_policy: 'everything' is none of stale, all."),
+        ("gpu_state_policy", "everything", "gpu_state_policy: 'everything' is none of stale, all, only."),
         ("gpu_state_ports", ["x"], "gpu_state_ports: ['x'] has an element that is not of type int. Correct it."),
         ("nccl_profiles", ["x"], "nccl_profiles: ['x'] is not of type dict. Correct it."),
         ("baseline_tolerance", "lots", "baseline_tolerance: 'lots' is not of type float. Correct it."),

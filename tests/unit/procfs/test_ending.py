@@ -89,9 +89,11 @@ def test_a_process_that_was_gone():
     process = subprocess.Popen([sys.executable, "-c", ""])
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     zombie = procfs.process(process.pid)
+    (result,) = ending.end([zombie], [zombie], 0.1)
+    assert (result.how, result.gone, result.zombie_of) == ("was gone", True, os.getpid())
     process.wait()
     (result,) = ending.end([zombie], [zombie], 0.1)
-    assert (result.how, result.gone) == ("was gone", True)
+    assert (result.how, result.gone, result.zombie_of) == ("was gone", True, None)
 
 
 def test_what_may_not_be_signalled_is_left_and_said(start, monkeypatch):

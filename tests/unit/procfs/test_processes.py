@@ -122,3 +122,19 @@ def test_a_listener_of_an_invisible_owner(tmp_path):
     row = "   0: 00000000000000000000000000000000:1F40 00000000000000000000000000000000:0000 {} 0:0 0:0 0 0 0 {} 1 0"
     (tmp_path / "net" / "tcp6").write_text("\n".join(["  sl", row.format("0A", 777), row.format("06", 778)]) + "\n")
     assert procfs.listeners(8000, str(tmp_path)) == [procfs.PortUse(8000, "listening", None, "")]
+
+
+def test_what_a_process_sleeps_in(tmp_path):
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "wchan").write_text("nv_wait_for_gpu", encoding="ascii")
+    (tmp_path / "8").mkdir()
+    (tmp_path / "8" / "wchan").write_text("0", encoding="ascii")
+    assert [procfs.wchan(pid, str(tmp_path)) for pid in (7, 8, 9)] == ["nv_wait_for_gpu", "", ""]
+
+
+def test_the_number_of_a_process_inside_of_its_namespace(tmp_path):
+    (tmp_path / "4010").mkdir()
+    (tmp_path / "4010" / "status").write_text("Name:\tx\nPid:\t4010\nNSpid:\t4010\t55\t10\n", encoding="ascii")
+    assert procfs.number_inside(4010, str(tmp_path)) == 10
+    assert procfs.number_inside(4011, str(tmp_path)) == 4011
+    assert procfs.number_inside(os.getpid()) >= 1
