@@ -173,7 +173,7 @@ class Reset:
     def _end_once(self, plan: Plan, stopped: dict[int, str]) -> None:
         items = {item.process.pid: item for item in plan.end}
         for done in ending.end(plan.roots, plan.members, self.options.grace_s):
-            if done.how in ("was gone", "exited with its parent"):
+            if done.gone and done.how != "killed":
                 done.how = stopped.get(done.pid, done.how)
             more = {"how": done.how, "gone": done.gone, "zombie_of": done.zombie_of}
             self.work.ended.append({**items[done.pid].as_dict(), **more})

@@ -53,6 +53,7 @@ if options.worker:
     worker = start_worker()
 
     def stop(_number: int, _frame: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would wait for the worker inside of this wait
         worker.terminate()
         worker.wait()
         sys.exit(0)
