@@ -106,7 +106,8 @@ def load(home: str, name: str) -> ServerRecord | None:
 
 def _alike(value: Any, like: Any) -> bool:
     """Whether a value from JSON has the type of another; a number is no bool, and a whole one is a float, too."""
-    return type(value) is type(like) or (isinstance(like, float) and type(value) is int)
+    kinds = (int, float) if isinstance(like, float) else type(like)
+    return isinstance(value, kinds) and isinstance(value, bool) == isinstance(like, bool)
 
 
 def save(home: str, record: ServerRecord) -> None:
