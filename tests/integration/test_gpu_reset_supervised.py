@@ -15,7 +15,10 @@ import pytest
 from ansible_collections.groundstate.llm.plugins.module_utils import files, procfs
 from gpu_host import CGROUPS, DATA, ROOT, Host, can_unshare
 
-pytestmark = pytest.mark.skipif(not can_unshare(), reason="needs root and private mount and process namespaces")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not can_unshare(), reason="needs root and private mount and process namespaces"),
+]
 JOB = (sys.executable, str(DATA / "job.py"))
 
 

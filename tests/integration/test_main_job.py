@@ -154,6 +154,7 @@ def test_reset_ends_our_server_and_then_has_nothing_to_do(job):
     assert job.record().running()
 
 
+@pytest.mark.slow
 def test_a_changed_declaration_restarts_and_is_incomparable(job):
     job.run("deploy_baseline")
     before = job.record()
@@ -166,6 +167,7 @@ def test_a_changed_declaration_restarts_and_is_incomparable(job):
     assert not procfs.alive(before.pid, before.pid_start)
 
 
+@pytest.mark.slow
 def test_an_edited_file_of_the_engine_is_the_first_explanation(job, env_path):
     job.run("deploy_baseline")
     [victim] = sorted(env_path.resolve().glob("lib/python3*/site-packages/xllamacpp/__init__.py"))
@@ -199,6 +201,7 @@ def test_check_mode_after_a_profile_change_says_what_would_happen_and_judges_not
     assert job.record().running()
 
 
+@pytest.mark.slow
 def test_without_any_inventory_it_is_this_machine(job, tmp_path):
     """As after an installation: another folder, no ansible.cfg, no inventory."""
     elsewhere = tmp_path / "elsewhere"
@@ -222,6 +225,7 @@ def test_without_any_inventory_it_is_this_machine(job, tmp_path):
 # --- killed at any moment -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_engine_killed_while_it_starts(job):
     job.run("deploy_baseline", "--tags", "ml_env")
     process = job.start("deploy_baseline")
@@ -235,6 +239,7 @@ def test_engine_killed_while_it_starts(job):
     assert job.record().start_id != record.start_id
 
 
+@pytest.mark.slow
 def test_engine_killed_while_it_is_measured(job):
     job.run("deploy_baseline", "--tags", "ml_env,nccl_profile,llm_server")
     record = job.record()
