@@ -214,6 +214,7 @@ class _Connection(asyncio.Protocol):
         self.ended_at = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # asyncio's signature says BaseTransport; a TCP connection always brings a Transport.
         self.transport = transport  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:

@@ -307,6 +307,7 @@ def self_check(lags: list[float], cpu_share: float, samples: list[Sample]) -> di
 def new_loop() -> tuple[asyncio.AbstractEventLoop, str]:
     """An event loop and its name: uvloop's where it is installed (a third less client error), else asyncio's."""
     try:
+        # Optional, so mypy may or may not find it.
         import uvloop  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
         return asyncio.new_event_loop(), "asyncio"
