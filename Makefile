@@ -22,7 +22,7 @@ baseline: setup  ## Run the main job on this machine: a real engine, a real smal
 	$(RUN) ansible-playbook playbooks/deploy_baseline.yml $(ARGS)
 
 test: setup-test  ## Everything but the slow tests: lint, sanity, unit, integration, docs
-	$(RUN) python scripts/check.py lint sanity unit integration docs
+	$(RUN) python scripts/check.py integration sanity unit lint docs
 
 lint: setup-test  ## ansible-lint, yamllint, ruff, mypy, shellcheck, changelog
 	$(RUN) python scripts/check.py lint

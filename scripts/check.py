@@ -1,9 +1,10 @@
-"""Run groups of checks one after the other and end with one line: how many passed, how many failed.
+"""Run groups of checks and end with one line: how many passed, how many failed.
 
-usage: .venv/bin/python scripts/check.py [--list] GROUP...
+usage: .venv/bin/python scripts/check.py [--list] [--jobs N] GROUP...
 
-A check is a command that passes or fails, or a run of pytest, whose tests count one by one. The output is shown as it
-comes and kept in tests/output/checks/. A check that cannot run has failed.
+A check is a command that passes or fails, or a run of pytest, whose tests count one by one. They begin in the order
+of the groups, N at a time: what takes longest goes first. The output is shown as it comes, each line with the name of
+its check where several run, and kept in tests/output/checks/. A check that cannot run has failed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
@@ -101,12 +103,18 @@ def count_tests(report: Path, code: int) -> Counts:
     return counts
 
 
-def run(check: Check) -> Counts:
-    """Run one check, showing and keeping its output, and count."""
+def say(text: str) -> None:
+    """Print in one piece, so that lines of checks that run at the same time stay whole."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def run(check: Check, prefix: str = "") -> Counts:
+    """Run one check, showing its output (each line after the prefix) and keeping it, and count."""
     report = OUTPUT / f"{check.name}.xml"
     report.unlink(missing_ok=True)
     command = [*check.command, f"--junit-xml={report}"] if check.pytest else list(check.command)
-    print(f"\n=== {check.name}: {' '.join(command).replace(f'{ROOT}{os.sep}', '')}", flush=True)
+    say(f"\n=== {check.name}: {' '.join(command).replace(f'{ROOT}{os.sep}', '')}\n")
     started = time.monotonic()
     with (OUTPUT / f"{check.name}.log").open("w", encoding="utf-8") as log:
         try:
@@ -126,11 +134,11 @@ def run(check: Check) -> Counts:
         with process:
             assert process.stdout is not None
             for line in process.stdout:
-                print(line, end="", flush=True)
+                say(prefix + line)
                 log.write(line)
     code = process.returncode
     counts = count_tests(report, code) if check.pytest else Counts(passed=int(code == 0), failed=int(code != 0))
-    print(f"--- {check.name}: {counts} in {time.monotonic() - started:.1f} s", flush=True)
+    say(f"--- {check.name}: {counts} in {time.monotonic() - started:.1f} s\n")
     return counts
 
 
@@ -139,6 +147,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Run groups of checks and count them.")
     parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"of: {', '.join(GROUPS)}")
     parser.add_argument("--list", action="store_true", help="show the commands and run nothing")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=min(2, os.cpu_count() or 1),
+        help="how many checks run at once (default: %(default)s; the tests wait a lot, but two already fill two cores)",
+    )
     options = parser.parse_args(arguments)
     unknown = sorted(set(options.groups) - set(GROUPS))
     if unknown or not (options.groups or options.list):
@@ -149,7 +163,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{check.name}: {' '.join(check.command)}")
         return 0
     OUTPUT.mkdir(parents=True, exist_ok=True)
-    results = {check.name: run(check) for check in checks}
+    several = options.jobs > 1 and len(checks) > 1
+    with ThreadPoolExecutor(max(1, options.jobs)) as pool:
+        made = pool.map(lambda check: run(check, f"{check.name}: " if several else ""), checks)
+        results = dict(zip((check.name for check in checks), made, strict=True))
     total = Counts()
     for counts in results.values():
         total.add(counts)

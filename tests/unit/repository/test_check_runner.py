@@ -43,8 +43,32 @@ def run(check, monkeypatch, capsys, *checks) -> tuple[int, list[str]]:
 def test_commands_count_one_each(check, monkeypatch, capsys):
     code, lines = run(check, monkeypatch, capsys, shell(check, "good", "echo fine"), shell(check, "bad", "exit 3"))
     assert code == 1
-    assert "fine" in lines
+    assert "good: fine" in lines
     assert lines[-2:] == ["failed: bad (output in output)", "1 passed, 1 failed"]
+
+
+def test_two_run_at_once_and_their_lines_stay_whole(check, monkeypatch, capsys, tmp_path):
+    meet = "touch {0}; while [ ! -e {1} ]; do sleep 0.01; done; echo $(seq 500)"
+    first, second = tmp_path / "a", tmp_path / "b"
+    monkeypatch.setattr(check.os, "cpu_count", lambda: 8)
+    code, lines = run(
+        check,
+        monkeypatch,
+        capsys,
+        shell(check, "one", meet.format(first, second)),
+        shell(check, "two", meet.format(second, first)),
+    )
+    assert code == 0
+    words = " ".join(map(str, range(1, 501)))
+    assert {f"one: {words}", f"two: {words}"} <= set(lines)
+
+
+def test_one_at_a_time_on_request(check, monkeypatch, capsys, tmp_path):
+    note = "echo begin >> {0}; sleep 0.05; echo end >> {0}"
+    checks = tuple(shell(check, name, note.format(tmp_path / "notes")) for name in "abc")
+    monkeypatch.setattr(check, "GROUPS", {"group": checks})
+    assert check.main(["--jobs", "1", "group"]) == 0
+    assert (tmp_path / "notes").read_text().split() == ["begin", "end"] * 3
 
 
 def test_all_good(check, monkeypatch, capsys):
