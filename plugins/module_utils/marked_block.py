@@ -13,8 +13,11 @@ import re
 
 NO_FILE = "no file before"
 _NO_BREAK = "no line break before"
-_ANY = r"^# BEGIN groundstate (?P<name>[A-Za-z0-9_-]+)(?: \((?P<notes>[^()\n]*)\))?\n(?P<body>(?:.*\n)*?)# END groundstate (?P=name)\n"
-_BLOCK = re.compile(_ANY, re.MULTILINE)
+_BLOCK = re.compile(
+    r"^# BEGIN groundstate (?P<name>[A-Za-z0-9_-]+)(?: \((?P<notes>[^()\n]*)\))?\n"
+    r"(?P<body>(?:.*\n)*?)# END groundstate (?P=name)\n",
+    re.MULTILINE,
+)
 
 
 def names(text: str) -> list[str]:
