@@ -57,7 +57,7 @@ class _Reader:
         self._seen: set[str] = set()
 
     def paths(self, patterns: Iterable[str], folder: str = "") -> list[str]:
-        base = glob.escape(os.path.join(self.root, folder.lstrip("/")))
+        base = glob.escape(folder or self.root)
         return [path for one in patterns for path in sorted(glob.glob(os.path.join(base, one)))]
 
     def text(self, path: str) -> str:
@@ -91,7 +91,7 @@ def others(
     that this server's NCCL reads; ``interpreter``: the Python that the server runs with.
     """
     reader = _Reader(root, own)
-    homes = [home, *("/" + os.path.relpath(one, root) for one in reader.paths(["root", "home/*"]))]
+    homes = [one for one in (home, *reader.paths(["root", "home/*"])) if one]
     found = [
         *_conf_files(reader, owner, list(dict.fromkeys(conf)), homes),
         *_python(reader, owner, interpreter),
@@ -166,17 +166,14 @@ def _conf_files(reader: _Reader, owner: str, read: list[str], homes: list[str]) 
 def _python(reader: _Reader, owner: str, of: python_startup.Interpreter | None) -> Iterator[Source]:
     mine: list[str] = []
     if of:
-        folder = os.path.join(reader.root, of.site_packages.lstrip("/")) if reader.root != "/" else of.site_packages
         mine = [*of.sitecustomize[:1], *(of.usercustomize[:1] if of.user_site else ())]
-        for path in reader.paths(["*.pth", "*.start"], folder if reader.root == "/" else of.site_packages):
+        for path in reader.paths(["*.pth", "*.start"], of.site_packages):
             text = reader.text(path)
-            mine.append(path)
             yield from _python_source(path, text, True)
             for match in _IMPORT.finditer(text):
-                parts = (match[1] or match[2]).split(".")
-                stem = os.path.join(folder, *parts)
-                if parts[0] != python_startup.stem(owner):
-                    for one in (f"{stem}.py", os.path.join(stem, "__init__.py")):
+                base = os.path.join(of.site_packages, *(match[1] or match[2]).split("."))
+                if os.path.basename(base) != python_startup.stem(owner):
+                    for one in (f"{base}.py", os.path.join(base, "__init__.py")):
                         yield from _python_source(one, reader.text(one), True)
     for path in [*mine, *reader.paths(_SYSTEM_PYTHON)]:
         text = marked_block.take(reader.text(path), owner) or ""
