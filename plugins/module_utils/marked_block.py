@@ -42,8 +42,8 @@ def put(text: str | None, name: str, lines: str, top: bool = False, note: str = 
 
     ``text`` is None when there is no file. ``note`` is kept in a new block's first line.
     """
-    found = _find(text or "", name)
-    if found:
+    found = _find(text, name) if text else None
+    if text and found:
         return text[: found.start()] + _render(name, lines, _notes(found)) + text[found.end() :]
     noted = [note] if note else []
     if text is None:

@@ -70,7 +70,7 @@ def plan(wish: Wish, profile: str, variables: Mapping[str, str]) -> Plan:
 
     Raises PlaceError, StartupError, ValueError or OSError, before anything is changed.
     """
-    _check(wish, variables)
+    check(wish, variables)
     elsewhere = [one for one in (CONF, PYTHON) if one in wish.places] if variables else []
     record: dict[str, Any] = {}
     if elsewhere:
@@ -106,16 +106,32 @@ def do(made: Plan, wish: Wish) -> list[python_startup_proof.Row]:
     if both["places"] and both != made.before:
         files.write_json(path, both)
     rows: list[python_startup_proof.Row] = []
-    if made.interpreter:
-        rows = python_startup_proof.establish(made.interpreter, made.python, made.variables)
+    try:
+        if made.interpreter:
+            rows = python_startup_proof.establish(made.interpreter, made.python, made.variables)
+    except python_startup.StartupError:
+        _write_record(path, made.before)  # nothing was changed
+        raise
     for one in made.changes:
         if one.needed:
             one.do()
-    if made.record and made.record != both:
-        files.write_json(path, made.record)
-    elif not made.record and os.path.exists(path):
-        os.unlink(path)
+    if made.record != both:
+        _write_record(path, made.record)
     return rows
+
+
+def _write_record(path: str, record: Mapping[str, Any]) -> None:
+    if record:
+        files.write_json(path, record)
+    elif os.path.exists(path):
+        os.unlink(path)
+
+
+def beside(home: str, server: str) -> dict[str, str]:
+    """Variables of NCCL that we set besides those of the profile, and where they point to. Raises ValueError."""
+    places = load_record(home, server).get("places", [])
+    paths = [one["path"] for one in places if one["place"] == CONF and one["path"] != nccl_conf.SYSTEM_FILE]
+    return {nccl_conf.CONF_VARIABLE: paths[0]} if paths else {}
 
 
 def absent(home: str, server: str) -> list[Change]:
@@ -141,7 +157,8 @@ def load_record(home: str, server: str) -> dict[str, Any]:
     return dict(raw)
 
 
-def _check(wish: Wish, variables: Mapping[str, str]) -> None:
+def check(wish: Wish, variables: Mapping[str, str]) -> None:
+    """Raises PlaceError for a wish that nobody can fulfil; looks at nothing on the host."""
     if not wish.places:
         raise PlaceError(f"the profile of server {wish.server!r} has no place: name one of {', '.join(PLACES)}")
     if CONF in wish.places and not os.path.isabs(wish.conf):
@@ -185,8 +202,12 @@ def _obsolete(owner: str, before: Mapping[str, Any], record: Mapping[str, Any]) 
     for one in before.get("places", []):
         if one["place"] == CONF and one["path"] not in confs:
             yield _conf_without(one["path"], owner)
-        elif one["place"] == PYTHON and one["python"] not in pythons and os.path.exists(one["python"]):
-            yield from python_startup.changes(python_startup.inspect(one["python"]), owner, {}, one["method"])
+        elif one["place"] == PYTHON and one["python"] not in pythons:
+            try:
+                interpreter = python_startup.inspect(one["python"])
+            except python_startup.StartupError:
+                continue  # what does not run (any more) sets nothing
+            yield from python_startup.changes(interpreter, owner, {}, one["method"])
 
 
 def _together(record: Mapping[str, Any], before: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -39,7 +39,7 @@ def found(name):
     specs = [importlib.machinery.PathFinder.find_spec(name, [one]) for one in sys.path if one]
     return [one.origin for one in specs if one and one.origin and os.path.exists(one.origin)]
 loaded = sys.modules.get("sitecustomize")
-print(json.dumps({
+print("\\ngroundstate", json.dumps({
     "executable": sys.executable, "version": list(sys.version_info[:3]), "prefix": sys.prefix,
     "base_prefix": sys.base_prefix, "site": [one for one in site.getsitepackages() if one in sys.path],
     "purelib": sysconfig.get_paths()["purelib"], "user_site": bool(site.ENABLE_USER_SITE),
@@ -124,9 +124,10 @@ def run(argv: list[str], given: bytes = b"", timeout_s: float = 60.0) -> tuple[i
 
 
 def answer(out: str) -> Any:
-    """The JSON in the last line of an output; None when there is none (start-up code may print, too)."""
+    """The JSON in the line of an output that begins with ``groundstate`` (start-up code may print, too), or None."""
+    found = re.search(r"^groundstate (.*)$", out, re.MULTILINE)
     try:
-        return json.loads(out.strip().rpartition("\n")[2])
+        return json.loads(found[1]) if found else None
     except ValueError:
         return None
 
@@ -240,14 +241,9 @@ def _block(of: Interpreter, path: str, name: str, variables: Mapping[str, str], 
     else:
         lines = [f'__import__("os").environ.setdefault({key!a}, {variables[key]!a})\n' for key in sorted(variables)]
     made = file_change.change(path, marked_block.put(text, name, "".join(lines)).encode("latin-1"))
-    if made.needed:
-        for content, whose in (
-            (before or b"", "has a mistake already"),
-            (made.after or b"", "ends inside a statement"),
-        ):
-            mistake = _mistake(of, content)
-            if mistake:
-                raise StartupError(f"{path} {whose} ({mistake}); repair it, or use method pth")
+    mistake = _mistake(of, made.after or b"") if made.needed else ""
+    if mistake:
+        raise StartupError(f"{path} is no valid source, so that nothing in it runs ({mistake}); repair it, or use pth")
     return made
 
 

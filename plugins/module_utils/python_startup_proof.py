@@ -12,13 +12,13 @@ from typing import Any
 from . import python_startup
 from .file_change import Change
 
-_HERE = "import json, os, sys; print(json.dumps([os.environ.get(one) for one in json.loads(sys.argv[1])]))"
+_HERE = "import json, os, sys; print(chr(10) + "groundstate", json.dumps([os.environ.get(one) for one in json.loads(sys.argv[1])]))"
 _CHILD = f"import json, subprocess, sys; subprocess.run([sys.executable, '-c', {_HERE!r}, sys.argv[1]], check=True)"
 # os.getenv is found by its name in whatever child there is: nothing of this code has to be there.
 _POOL = """
 import json, multiprocessing, os, sys
 with multiprocessing.get_context(sys.argv[2]).Pool(1) as pool:
-    print(json.dumps(pool.map(os.getenv, json.loads(sys.argv[1]))))
+    print("\\ngroundstate", json.dumps(pool.map(os.getenv, json.loads(sys.argv[1]))))
 """
 # (how, options of the interpreter, code, its arguments, whether start-up code runs then)
 _WAYS: tuple[tuple[str, list[str], str, list[str], bool], ...] = (
