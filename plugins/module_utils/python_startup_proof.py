@@ -12,7 +12,10 @@ from typing import Any
 from . import python_startup
 from .file_change import Change
 
-_HERE = "import json, os, sys; print(chr(10) + "groundstate", json.dumps([os.environ.get(one) for one in json.loads(sys.argv[1])]))"
+_HERE = """
+import json, os, sys
+print("\\ngroundstate", json.dumps([os.environ.get(one) for one in json.loads(sys.argv[1])]))
+"""
 _CHILD = f"import json, subprocess, sys; subprocess.run([sys.executable, '-c', {_HERE!r}, sys.argv[1]], check=True)"
 # os.getenv is found by its name in whatever child there is: nothing of this code has to be there.
 _POOL = """
