@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from . import marked_block, nccl_conf, procfs, python_startup, server_env
+from . import marked_block, nccl_conf, nccl_variables, procfs, python_startup, server_env
 
 _BIG = 512 * 1024  # bytes; what is longer is no configuration
 _NAME = r"NCCL_[A-Za-z0-9_]+"
@@ -110,13 +110,12 @@ def others(
     return found, reader.unread
 
 
-def contradictions(profile: Mapping[str, str], found: Iterable[Source], winning: Iterable[str]) -> list[str]:
+def contradictions(profile: Mapping[str, str], found: Iterable[Source]) -> list[str]:
     """Sentences on sources that say otherwise than the profile: another value, or a variable that it lacks.
 
-    A variable that the profile lacks contradicts it only where a server can get it from. ``winning``: paths of files
-    that win over the profile.
+    A variable that the profile lacks contradicts it only where a server can get it from, and NCCL reads it. Whether
+    such a source wins is for :mod:`.nccl_order` to tell.
     """
-    strong = set(winning)
     said = []
     for one in found:
         wrong = []
@@ -124,11 +123,10 @@ def contradictions(profile: Mapping[str, str], found: Iterable[Source], winning:
             shown = f"{name}={value}" if value is not None else f"{name} (computed)"
             if name in profile and value != profile[name]:
                 wrong.append(f"{shown} (the profile: {profile[name]})")
-            elif name not in profile and one.reaches_server:
+            elif name not in profile and one.reaches_server and name in nccl_variables.KNOWN:
                 wrong.append(f"{shown} (not in the profile)")
         if wrong:
-            wins = "it wins over the profile; " if one.path in strong else ""
-            said.append(f"{one.path} sets {', '.join(wrong)}: {wins}it is for {one.who}")
+            said.append(f"{one.path} sets {', '.join(wrong)}, for {one.who}")
     return said
 
 
@@ -266,6 +264,7 @@ def _assigned(text: str) -> dict[str, str | None]:
     for line in text.split("\n"):
         if line.lstrip().startswith("#"):
             continue
+        line = re.sub(r"\s#.*", "", line)
         for name, value in [*_ASSIGNED.findall(line), *_SET.findall(line)]:
             plain = _unquoted(value)
             found[name] = None if re.search(r"[$`]", value) and not value.startswith("'") else plain

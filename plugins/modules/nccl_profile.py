@@ -265,10 +265,9 @@ def view(module: AnsibleModule, wish: nccl_places.Wish, made: nccl_places.Plan) 
     )
     user = os.path.join(home, ".nccl.conf")
     hidden = next((one.variables for one in others if one.path == user and user not in read), {})
-    conf = [path for path in read if nccl_places.SERVER not in wish.places]
     for text in nccl_order.warnings(made.variables, found, hidden):
         module.warn(text)
-    for text in nccl_sources.contradictions(made.variables, others, conf):
+    for text in nccl_sources.contradictions(made.variables, others):
         module.warn(text)
     return {
         "sources": found,

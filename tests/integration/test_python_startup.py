@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import importlib
-import io
+import functools
 import json
 import os
 import shutil
@@ -14,7 +12,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.testing import patch_module_args
 from ansible_collections.groundstate.llm.plugins.module_utils import python_startup
 
 STORY = {
@@ -41,14 +38,10 @@ COVERAGE = (
 )
 
 
-def module(check=False, **arguments):
-    """Run the module in this process: the same code without the second that Ansible takes to start it."""
-    main = importlib.import_module("ansible_collections.groundstate.llm.plugins.modules.python_startup").main
-    said = io.StringIO()
-    given = {**arguments, "_ansible_check_mode": check, "_ansible_diff": True}
-    with patch_module_args(given), contextlib.redirect_stdout(said), pytest.raises(SystemExit):
-        main()
-    return {"failed": False, **json.loads(said.getvalue())}
+@pytest.fixture
+def startup(module):
+    """Run the module."""
+    return functools.partial(module, "python_startup")
 
 
 def venv(base, path):
@@ -115,15 +108,15 @@ def debian(tmp_path):
 
 
 @pytest.mark.parametrize("base", bases().values(), ids=bases().keys())
-def test_the_story_reaches_every_kind_of_worker_and_leaves_no_trace(base, tmp_path):
+def test_the_story_reaches_every_kind_of_worker_and_leaves_no_trace(base, tmp_path, startup):
     python = venv(base, tmp_path / "venv")
     before = tree(tmp_path)
-    made = module(python=str(python), name="kimi-k2", variables=STORY)
+    made = startup(python=str(python), name="kimi-k2", variables=STORY)
     assert (made["failed"], made["changed"]) == (False, True), made
     assert {row["how"] for row in made["proof"] if row["set"]} == ALL_SET
     assert all(row["values"] == STORY for row in made["proof"] if row["set"])
     assert made["table"][-1] == "-S          not set (no start-up code runs then)"
-    again = module(python=str(python), name="kimi-k2", variables=STORY)
+    again = startup(python=str(python), name="kimi-k2", variables=STORY)
     assert (again["failed"], again["changed"], again["written"]) == (False, False, [])
 
     # Defaults: what is set already wins, and what a parent sets for its workers too.
@@ -135,22 +128,22 @@ def test_the_story_reaches_every_kind_of_worker_and_leaves_no_trace(base, tmp_pa
         assert say(python, code) == "FROM_ENGINE", method
 
     # The same size within the same second: Python must not run what it compiled of the old text.
-    other = module(python=str(python), name="kimi-k2", variables={**STORY, "NCCL_ALGO": "Tree"})
+    other = startup(python=str(python), name="kimi-k2", variables={**STORY, "NCCL_ALGO": "Tree"})
     assert (other["failed"], other["changed"]) == (False, True), other
-    assert module(python=str(python), name="kimi-k2", state="absent")["changed"] is True
+    assert startup(python=str(python), name="kimi-k2", state="absent")["changed"] is True
     assert tree(tmp_path) == before
     assert say(python, PRINT) == "None"
-    assert module(python=str(python), name="kimi-k2", state="absent")["changed"] is False
+    assert startup(python=str(python), name="kimi-k2", state="absent")["changed"] is False
 
 
-def test_debians_sitecustomize_keeps_what_is_in_it_and_comes_back_byte_by_byte(debian, tmp_path):
+def test_debians_sitecustomize_keeps_what_is_in_it_and_comes_back_byte_by_byte(debian, tmp_path, startup):
     python, file = debian
     other = '# -*- coding: latin-1 -*-\nNAME = "\xe9"\nprint("apport", end=" ")\n'.encode("latin-1")
     for text in (APPORT.encode() + COVERAGE.encode(), b"", b"A = 1\r\nB = 2\r\n", other):
         file.write_bytes(text)
         file.chmod(0o640)
         before = tree(tmp_path / "venv"), tree(tmp_path / "etc"), sorted((tmp_path / "usr").rglob("sitecustomize*"))
-        made = module(python=str(python), name="kimi", variables=STORY, method="sitecustomize")
+        made = startup(python=str(python), name="kimi", variables=STORY, method="sitecustomize")
         assert (made["failed"], made.get("changed")) == (False, True), made
         assert {row["how"] for row in made["proof"] if row["set"]} == ALL_SET
         assert file.read_bytes().startswith(text)
@@ -159,18 +152,18 @@ def test_debians_sitecustomize_keeps_what_is_in_it_and_comes_back_byte_by_byte(d
         assert Path(made["written"][0]).is_symlink(), "the link stays"
         if text == other:
             assert say(python, PRINT) == "apport LL", "theirs runs first, and runs"
-            again = module(python=str(python), name="kimi", variables=STORY, method="sitecustomize")
+            again = startup(python=str(python), name="kimi", variables=STORY, method="sitecustomize")
             assert (again["failed"], again["changed"]) == (False, False), again
-        assert module(python=str(python), name="kimi", state="absent")["changed"] is True
+        assert startup(python=str(python), name="kimi", state="absent")["changed"] is True
         assert (file.read_bytes(), file.stat().st_mode & 0o777) == (text, 0o640)
         assert before[:2] == (tree(tmp_path / "venv"), tree(tmp_path / "etc"))
 
 
-def test_a_copy_in_the_venv_is_shadowed_by_debians(tmp_path):
+def test_a_copy_in_the_venv_is_shadowed_by_debians(tmp_path, startup):
     python = venv(DEBIAN, tmp_path / "venv")
     (site,) = (tmp_path / "venv").glob("lib/python3*/site-packages")
     (site / "sitecustomize.py").write_text("import os\nos.environ['NCCL_PROTO'] = 'NEVER'\n")
-    made = module(check=True, python=str(python), variables=STORY)
+    made = startup(check=True, python=str(python), variables=STORY)
     first, second = made["interpreter"]["sitecustomize"]
     assert first["path"].startswith("/usr/lib/python3")
     assert first["loaded"] is True
@@ -179,74 +172,74 @@ def test_a_copy_in_the_venv_is_shadowed_by_debians(tmp_path):
     assert say(python, PRINT) == "None"
 
 
-def test_a_python_without_sitecustomize_gets_one_and_loses_it(tmp_path):
+def test_a_python_without_sitecustomize_gets_one_and_loses_it(tmp_path, startup):
     python = venv(os.path.realpath(sys.executable), tmp_path / "venv")
     if python_startup.inspect(str(python)).winner:
         (site,) = (tmp_path / "venv").glob("lib/python3*/site-packages")
         pytest.fail(f"this Python has a sitecustomize of its own, before {site}: run the tests with another one")
     before = tree(tmp_path)
-    made = module(python=str(python), variables=STORY, method="sitecustomize")
+    made = startup(python=str(python), variables=STORY, method="sitecustomize")
     assert (made["failed"], made["changed"]) == (False, True), made
     assert [Path(path).name for path in made["written"]] == ["sitecustomize.py"]
     # Another method takes the place of the first.
-    made = module(python=str(python), variables=STORY, method="pth")
+    made = startup(python=str(python), variables=STORY, method="pth")
     assert [Path(path).suffix for path in made["written"]] == [".py", ".pth", ".py"]
     assert sorted(path.name for path in tmp_path.rglob("*sitecustomize*")) == []
-    made = module(python=str(python), state="absent")
+    made = startup(python=str(python), state="absent")
     assert (made["failed"], tree(tmp_path)) == (False, before)
 
 
-def test_two_owners_do_not_touch_each_other(tmp_path, debian):
+def test_two_owners_do_not_touch_each_other(tmp_path, debian, startup):
     python, file = debian
     before = tree(tmp_path / "venv"), file.read_bytes()
     for method in ("pth", "sitecustomize"):
-        module(python=str(python), name="a-b", variables={"NCCL_PROTO": "LL"}, method=method)
-        module(python=str(python), name="a_b", variables={"NCCL_ALGO": "Ring"}, method=method)
+        startup(python=str(python), name="a-b", variables={"NCCL_PROTO": "LL"}, method=method)
+        startup(python=str(python), name="a_b", variables={"NCCL_ALGO": "Ring"}, method=method)
         code = "import os; print(os.environ['NCCL_PROTO'], os.environ['NCCL_ALGO'])"
         assert say(python, code) == "LL Ring"
-        module(python=str(python), name="a-b", state="absent")
+        startup(python=str(python), name="a-b", state="absent")
         assert say(python, "import os; print(os.environ.get('NCCL_PROTO'), os.environ['NCCL_ALGO'])") == "None Ring"
-        module(python=str(python), name="a_b", state="absent")
+        startup(python=str(python), name="a_b", state="absent")
         assert (tree(tmp_path / "venv"), file.read_bytes()) == before
 
 
-def test_force_goes_over_the_environment_and_over_the_engine_and_says_so(tmp_path):
+def test_force_goes_over_the_environment_and_over_the_engine_and_says_so(tmp_path, startup):
     python = venv(DEBIAN, tmp_path / "venv")
-    made = module(python=str(python), variables={"NCCL_PROTO": "LL"}, force=True)
+    made = startup(python=str(python), variables={"NCCL_PROTO": "LL"}, force=True)
     assert "over what the engine sets by itself" in json.dumps(made["warnings"])
     assert say(python, PRINT, NCCL_PROTO="Simple") == "LL"
     engine = "import multiprocessing as m, os; os.environ['NCCL_PROTO'] = 'FROM_ENGINE'; "
     assert say(python, f"{engine}print(m.get_context('spawn').Pool(1).apply(os.getenv, ('NCCL_PROTO',)))") == "LL"
 
 
-def test_what_cannot_be_proved_is_put_back_and_says_what_stands_in_the_way(tmp_path):
+def test_what_cannot_be_proved_is_put_back_and_says_what_stands_in_the_way(tmp_path, startup):
     python = venv(DEBIAN, tmp_path / "venv")
     (site,) = (tmp_path / "venv").glob("lib/python3*/site-packages")
     (site / "a_first.pth").write_text("import os; os.environ['NCCL_PROTO'] = 'Simple'\n")
     (site / "A_first.pth").write_text("import os; os.environ['NCCL_PROTO'] = 'Simple'\n")
     before = tree(tmp_path)
-    made = module(python=str(python), variables=STORY)
+    made = startup(python=str(python), variables=STORY)
     assert made["failed"] is True
     assert "plain: NCCL_PROTO is 'Simple' instead of 'LL'" in made["msg"]
     assert f"*.pth in {site}" in made["msg"]
     assert tree(tmp_path) == before
 
 
-def test_a_broken_sitecustomize_is_refused_before_anything_is_changed(debian):
+def test_a_broken_sitecustomize_is_refused_before_anything_is_changed(debian, startup):
     python, file = debian
     file.write_text("def broken(:\n")
-    made = module(python=str(python), variables=STORY, method="sitecustomize")
+    made = startup(python=str(python), variables=STORY, method="sitecustomize")
     assert made["failed"] is True
     assert "sitecustomize.py is no valid source" in made["msg"]
     assert file.read_text() == "def broken(:\n"
-    made = module(python=str(python), variables=STORY, method="pth")
+    made = startup(python=str(python), variables=STORY, method="pth")
     assert made["failed"] is False, "its .pth does not depend on it"
 
 
-def test_check_mode_changes_nothing_and_shows_how_it_is(tmp_path):
+def test_check_mode_changes_nothing_and_shows_how_it_is(tmp_path, startup):
     python = venv(DEBIAN, tmp_path / "venv")
     before = tree(tmp_path)
-    made = module(check=True, python=str(python), variables=STORY)
+    made = startup(check=True, python=str(python), variables=STORY)
     assert (made["failed"], made["changed"]) == (False, True)
     assert [Path(path).suffix for path in made["written"]] == [".py", ".pth"]
     assert "NCCL_ALGO" in made["diff"][0]["after"]
@@ -265,13 +258,13 @@ def test_check_mode_changes_nothing_and_shows_how_it_is(tmp_path):
         ({"name": "../x", "variables": {"A": "1"}}, "letters, digits"),
     ],
 )
-def test_one_clear_error(arguments, says):
-    made = module(**{"python": str(DEBIAN), **arguments})
+def test_one_clear_error(arguments, says, startup):
+    made = startup(**{"python": str(DEBIAN), **arguments})
     assert made["failed"] is True
     assert says in made["msg"]
 
 
-def test_the_start_file_of_pep_829_names_what_can_be_called(tmp_path):
+def test_the_start_file_of_pep_829_names_what_can_be_called(tmp_path, startup):
     # No Python 3.15 is at hand: its reading of the file is done with the function that the PEP names for it.
     python = venv(DEBIAN, tmp_path / "venv")
     of = dataclasses.replace(python_startup.inspect(str(python)), version=(3, 15, 0))
