@@ -119,7 +119,7 @@ why:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils import nccl_lint, nccl_profiles, procfs, proof, servers
+from ..module_utils import nccl_lint, nccl_places, nccl_profiles, procfs, proof, servers
 from ..module_utils.engines import get_engine
 
 
@@ -169,7 +169,7 @@ def prove(home: str, record: servers.ServerRecord, variables: dict[str, str]) ->
         expected,
         engine.sets_nccl,
         record.environment,
-        record.declaration.get("env") or {},
+        {**nccl_places.beside(home, record.name), **(record.declaration.get("env") or {})},
     )
     return {
         "verdict": made.verdict,
