@@ -7,6 +7,7 @@ One folder a server, ``<home>/servers/<name>/``:
     server.json       the record (:class:`ServerRecord`), written before the launch and again after it
     environment       KEY=VALUE lines that the process got, 0600 (may hold secrets)
     nccl.env          the NCCL profile's part of it, 0644 (written by nccl_profile)
+    nccl/             NCCL's own logs of this start, one a process: <host>.<pid>.log (GPU engines)
     server.log        stdout and stderr of this start; server.log.1 of the one before
     exit              written by the supervisor when the process ended: "<status> <unix time>"
     ready.json        phases and probe times of this start (written by llm_server_ready)
