@@ -280,13 +280,7 @@ def _flags(seen: list[Seen], declared: Mapping[str, str]) -> list[str]:
     """What is no verdict on the profile and should still be known."""
     found: list[str] = []
     for one in seen:
-        for item in one.log.communicators if one.log else []:
-            over = [f"{pair} via {name}" for pair, names in item.transports.items() for name in names if "NET" in name]
-            if over and item.nodes == 1:
-                found.append(
-                    f"{one.name}: NCCL talks over the network within one host ({', '.join(over)}): neither P2P nor "
-                    "shared memory could be used (NCCL_P2P_DISABLE, NCCL_SHM_DISABLE, size of /dev/shm, IOMMU/ACS)"
-                )
+        found.extend(f"{one.name}: {text}" for text in (network_within_host(one.log) if one.log else []))
         found.extend(f"{one.name}: NCCL warns: {text}" for text in (one.log.warnings if one.log else []))
         found.extend(f"{one.name}: {text}" for text in proof_sources.conflicts(sorted(declared), one.sources))
         if len(one.libraries or ()) > 1:
@@ -294,12 +288,25 @@ def _flags(seen: list[Seen], declared: Mapping[str, str]) -> list[str]:
     for what, values in (
         ("libraries of NCCL", {one.name: ", ".join(one.libraries) for one in seen if one.libraries}),
         ("versions of NCCL", {one.name: one.log.version for one in seen if one.log and one.log.version}),
-        ("transports", {one.name: ", ".join(_transports(one.log)) for one in seen if one.log and _transports(one.log)}),
+        ("transports", {one.name: ", ".join(transports(one.log)) for one in seen if one.log and transports(one.log)}),
     ):
         if len(set(values.values())) > 1:
             found.append(f"workers have different {what}: " + "; ".join(f"{key}: {one}" for key, one in values.items()))
     return list(dict.fromkeys(found))
 
 
-def _transports(log: ProcessLog) -> list[str]:
+def network_within_host(log: ProcessLog) -> list[str]:
+    """Sentences on communicators of one host that go over the network."""
+    found = []
+    for item in log.communicators:
+        over = [f"{pair} via {way}" for pair, ways in item.transports.items() for way in ways if way.startswith("NET")]
+        if over and item.nodes == 1:
+            found.append(
+                f"NCCL talks over the network within one host ({', '.join(over)}): neither P2P nor shared memory "
+                "could be used (NCCL_P2P_DISABLE, NCCL_SHM_DISABLE, size of /dev/shm, IOMMU/ACS)"
+            )
+    return found
+
+
+def transports(log: ProcessLog) -> list[str]:
     return sorted({name for item in log.communicators for names in item.transports.values() for name in names})

@@ -18,7 +18,7 @@ def table(declared: Mapping[str, str], proof: Proof) -> list[str]:
     titles = ["rank", "pid", "process", "read from"] + [name[len("NCCL_") :] for name in names]
     rows = [*proof.workers, *([proof.root] if proof.root else [])]
     body = [_cells(row, names, row is proof.root) for row in rows]
-    lines = _columns([titles if names else [*titles, "NCCL variables"], *head, *body])
+    lines = columns([titles if names else [*titles, "NCCL variables"], *head, *body])
     lines += _nccl_lines(proof.workers)
     lines += _shared(proof.workers, _origins)
     lines += _shared(
@@ -62,7 +62,7 @@ def _nccl_lines(rows: list[dict[str, Any]]) -> list[str]:
     if not any(row["communicators"] or row["libraries"] for row in rows):
         return []
     titles = ["rank", "NCCL", "library", "communicators", "channels", "transport"]
-    return ["", *_columns([titles, *(_nccl_cells(row) for row in rows)])]
+    return ["", *columns([titles, *(_nccl_cells(row) for row in rows)])]
 
 
 def _nccl_cells(row: dict[str, Any]) -> list[str]:
@@ -130,6 +130,7 @@ def _short(title: str) -> str:
     return text if len(text) <= 28 else text[:25] + "..."
 
 
-def _columns(rows: list[list[str]]) -> list[str]:
+def columns(rows: list[list[str]]) -> list[str]:
+    """Rows of cells as lines whose columns stand below each other."""
     widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
