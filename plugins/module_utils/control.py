@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from . import declaration as declarations
-from . import diagnoses, ending, files, launcher, nccl_files, plan, ports, procfs, readiness, servers
+from . import diagnoses, ending, files, launcher, nccl_files, nccl_places, plan, ports, procfs, readiness, servers
 from .engines import get_engine
 from .servers import ServerRecord
 
@@ -303,6 +303,8 @@ def remove(home: str, name: str) -> bool:
     if not os.path.lexists(folder):
         return False
     launcher.remove_unit(name)
+    for change in nccl_places.absent(home, name):  # the profile may stand outside of the folder, too
+        change.do()
     shutil.rmtree(folder)
     return True
 
@@ -315,7 +317,7 @@ def check_ours(home: str, name: str) -> None:
     if not os.path.isdir(folder) or os.path.exists(os.path.join(folder, "server.json")):
         return
     # nccl_profile writes before the first launch: that alone makes a folder ours too.
-    foreign = sorted(set(os.listdir(folder)) - {"nccl.env", "environment"})
+    foreign = sorted(set(os.listdir(folder)) - {"nccl.env", "nccl.json", "nccl.conf", "environment"})
     if foreign:
         raise ControlError(
             f"{folder} has no server.json and holds {', '.join(foreign[:5])}: it was not made by us and is left alone; "

@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from . import nccl_lint, server_env, servers
+from . import files, nccl_lint, server_env, servers
 
 FILE_NAME = "nccl.env"
+RECORD_NAME = "nccl.json"  # what was written elsewhere than there, see nccl_places
+CONF_NAME = "nccl.conf"
 _HEADER = "# NCCL profile: "
 TOPOLOGIES = ("pcie", "nvlink", "multi_node")
 _FIELDS = ("variables", "comment", "applies_to", "extends")
@@ -121,10 +123,13 @@ def parse(text: str) -> tuple[str, dict[str, str]]:
 
 
 def load(home: str, server: str) -> tuple[str, dict[str, str]] | None:
-    """Profile and variables that a server gets; None when no profile was written for it.
+    """Profile and variables that a server gets, wherever they stand; None when no profile was written for it.
 
     Raises ValueError for a bad server name or a damaged file, OSError for a file that cannot be read.
     """
+    elsewhere = files.read_json(os.path.join(servers.folder(home, server), RECORD_NAME))
+    if isinstance(elsewhere, dict) and isinstance(elsewhere.get("variables"), dict):
+        return str(elsewhere.get("profile", "")), elsewhere["variables"]
     try:
         with open(path(home, server), encoding="utf-8") as source:
             return parse(source.read())

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 
-from . import nccl_conf, nccl_files, nccl_log, procfs, proof, servers
+from . import nccl_conf, nccl_files, nccl_log, nccl_places, procfs, proof, servers
 from .engines import get_engine
 from .proof_sources import Sources
 
@@ -30,18 +30,32 @@ def prove(home: str, record: servers.ServerRecord, declared: Mapping[str, str]) 
     want_logs = expected > 1 and engine.uses_nccl(record.declaration) and nccl_log.names_variables(given)
     of = [one.pid for one in workers] if want_logs else []
     logs = nccl_files.read_logs(given, record.log, of, record.launched_at)
+    startup = _startup(home, record.name)
     root = next((item for item in processes if item.pid == record.pid), None)
     made = proof.judge(
         declared,
-        [seen(item, ranks.get(item.pid), given, engine.sets_nccl, logs.get(item.pid)) for item in workers],
-        seen(root, None, given, engine.sets_nccl, None) if root is not None else None,
+        [seen(item, ranks.get(item.pid), given, engine.sets_nccl, startup, logs.get(item.pid)) for item in workers],
+        seen(root, None, given, engine.sets_nccl, startup, None) if root is not None else None,
         expected,
         engine.sets_nccl,
         given,
-        {**nccl_log.added_by_us(given, servers.folder(home, record.name)), **(record.declaration.get("env") or {})},
+        {
+            **nccl_log.added_by_us(given, servers.folder(home, record.name)),
+            **nccl_places.beside(home, record.name),
+            **(record.declaration.get("env") or {}),
+        },
         want_logs,
     )
     return made, expected
+
+
+def _startup(home: str, server: str) -> tuple[str, Mapping[str, str]]:
+    """(place in words, variables) of the profile at the start of a Python; ("", {}) when it is not written there."""
+    record = nccl_places.load_record(home, server)
+    for one in record.get("places", []):
+        if one["place"] == nccl_places.PYTHON:
+            return f"Python start-up ({one['method']} of {one['python']})", record["variables"]
+    return "", {}
 
 
 def members(home: str, record: servers.ServerRecord) -> list[procfs.Process]:
@@ -61,6 +75,7 @@ def seen(
     rank: int | None,
     given: Mapping[str, str],
     engine_sets: frozenset[str],
+    startup: tuple[str, Mapping[str, str]],
     log: tuple[str, nccl_log.ProcessLog | None] | None,
 ) -> proof.Seen:
     """A process with the environment that it has now, its log, its libraries and what could have set its variables."""
@@ -71,7 +86,7 @@ def seen(
     if not procfs.alive(item.pid, item.start):
         environment = procfs.Environment({}, False, "none", "the process ended while it was looked at")
         told, libraries = None, None
-    sources = Sources(given, engine_sets, files)
+    sources = Sources(given, engine_sets, files, startup)
     return proof.Seen(rank, item.pid, item.cmdline, environment, initial, told, path, libraries, sources)
 
 

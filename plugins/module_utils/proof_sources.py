@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from .procfs import Environment
 
 START = "environment of the start"
 ENGINE = "the engine"
+_NONE: Mapping[str, str] = MappingProxyType({})
 STARTUP = "set inside the server (Python start-up or a wrapper)"
 UNTOLD = "not known"
 
@@ -30,6 +32,8 @@ class Sources:
     engine_sets: frozenset[str] = frozenset()
     #: (path, variables) of the nccl.conf files that NCCL reads in this worker, those that win first.
     files: tuple[tuple[str, Mapping[str, str]], ...] = ()
+    #: (the place in words, variables) of a profile that was written to the start of the server's Python.
+    startup: tuple[str, Mapping[str, str]] = ("", _NONE)
 
 
 def source_of(name: str, value: str, initial: Environment, sources: Sources) -> str:
@@ -39,12 +43,16 @@ def source_of(name: str, value: str, initial: Environment, sources: Sources) -> 
     """
     if sources.given.get(name) == value:
         return START
+    place, found = sources.startup
+    if found.get(name) == value:
+        # It comes before NCCL reads its files.
+        return place
     if name in initial.variables:
         # Its parent had it, and was not started with it.
         return ENGINE if name in sources.engine_sets else STARTUP
-    for path, found in sources.files:
-        if name in found:
-            if found[name] == value:
+    for path, variables in sources.files:
+        if name in variables:
+            if variables[name] == value:
                 return path
             break
     if name in sources.engine_sets:

@@ -39,8 +39,8 @@ options:
     default: ""
   nccl_variables:
     description:
-      - Variables of the NCCL profile, as M(groundstate.llm.nccl_profile) returned them. Without it they are read from
-        what that module wrote, which in check mode is what it wrote last time.
+      - What M(groundstate.llm.nccl_profile) returned as C(environment). Without it, it is read from what that module
+        wrote, which in check mode is what it wrote last time.
     type: dict
   nccl_log:
     description:

@@ -15,7 +15,10 @@ description:
     that NCCL would ignore or misread, and contradictions stop the module before anything is written.
   - Writes C(<home>/servers/<server>/nccl.env), one C(KEY=VALUE) line each, which M(groundstate.llm.llm_server) gives to
     the server and which systemd can read as an EnvironmentFile. A running server keeps what it was started with.
-  - A profile without variables writes a file that says so, and thereby takes away what an earlier profile set.
+  - A profile without variables writes a file that says so, and thereby takes away what an earlier profile set, in
+    every place.
+  - Returns what each source of NCCL would yield to the server and which wins, and who else on the host sets variables
+    of NCCL. What contradicts the profile there is a warning.
 options:
   home:
     description: Folder on the host that holds all that Groundstate writes there.
@@ -35,8 +38,39 @@ options:
         C(extends) (the name of another profile).
     type: dict
     default: {}
+  places:
+    description:
+      - Where the profile is written. What stands in a place that is not named any more is taken away.
+      - V(server) is the server's own environment, which wins over all others and is the one to prefer.
+      - V(conf) is a file that NCCL reads by itself, whatever starts the server. Lines of others stay.
+      - V(python_startup) sets defaults at every start of O(python), see M(groundstate.llm.python_startup).
+    type: list
+    elements: str
+    choices: [server, conf, python_startup]
+    default: [server]
+  conf_path:
+    description:
+      - The file of place V(conf). Empty is C(nccl.conf) in the server's folder.
+      - For any but C(/etc/nccl.conf), C(NCCL_CONF_FILE) is set in the server's environment.
+    type: path
+    default: ""
+  python:
+    description:
+      - The Python that the server runs with. Required for place V(python_startup); without that place only its
+        start-up code is searched for variables of NCCL, when it is there.
+    type: path
+    default: ""
+  python_method:
+    description: How place V(python_startup) does it, see O(groundstate.llm.python_startup#module:method).
+    type: str
+    choices: [pth, sitecustomize]
+    default: pth
+  environment:
+    description: What goes over the profile in the server's environment (C(llm_server.env)); only judged, not written.
+    type: dict
+    default: {}
   state:
-    description: Whether the file is there with the profile, or not there.
+    description: Whether the profile is in its places, or nothing of it is anywhere.
     type: str
     choices: [present, absent]
     default: present
@@ -49,6 +83,7 @@ attributes:
     support: full
 seealso:
   - module: groundstate.llm.nccl_proof
+  - module: groundstate.llm.python_startup
 """
 
 EXAMPLES = r"""
@@ -65,6 +100,15 @@ EXAMPLES = r"""
           NCCL_PROTO: LL
           NCCL_ALGO: Ring
           NCCL_P2P_LEVEL: SYS
+
+- name: Write it where any process of the host finds it, whoever starts it
+  groundstate.llm.nccl_profile:
+    home: /var/lib/groundstate
+    server: kimi
+    profile: pcie_ll_ring
+    profiles: "{{ my_profiles }}"
+    places: [server, conf]
+    conf_path: /etc/nccl.conf
 
 - name: Set nothing
   groundstate.llm.nccl_profile:
@@ -87,10 +131,57 @@ profile:
   type: str
   sample: pcie_ll_ring
 variables:
-  description: Names and values that the server gets.
+  description: Names and values of the profile.
   returned: with O(state=present)
   type: dict
   sample: {NCCL_ALGO: Ring, NCCL_PROTO: LL}
+environment:
+  description: What the file gives to the server's environment.
+  returned: with O(state=present)
+  type: dict
+  sample: {NCCL_ALGO: Ring, NCCL_PROTO: LL}
+written:
+  description: The files that changed (in check mode, would change).
+  returned: always
+  type: list
+  elements: str
+  sample: [/etc/nccl.conf]
+startup:
+  description: How the Python was started to prove the place V(python_startup), a line each.
+  returned: with O(state=present)
+  type: list
+  elements: str
+  sample: ["spawn       set"]
+sources:
+  description: The sources that NCCL asks, in their order, and what each would yield to the server.
+  returned: with O(state=present)
+  type: list
+  elements: dict
+  sample:
+    - {source: environment, path: /var/lib/groundstate/servers/kimi/nccl.env, exists: true, variables: {NCCL_PROTO: LL}}
+    - {source: ~/.nccl.conf, path: /root/.nccl.conf, exists: false, variables: {}}
+    - {source: /etc/nccl.conf, path: /etc/nccl.conf, exists: true, variables: {NCCL_ALGO: Ring}}
+winners:
+  description: Per variable the value that wins, its source, and those that it shadows.
+  returned: with O(state=present)
+  type: dict
+  sample: {NCCL_PROTO: {value: LL, source: environment, shadowed: [{source: /etc/nccl.conf, value: Simple}]}}
+others:
+  description: Who else on the host sets variables of NCCL. A value that is computed there is null.
+  returned: with O(state=present)
+  type: list
+  elements: dict
+  sample:
+    - path: /etc/profile.d/nccl.sh
+      kind: login
+      variables: {NCCL_DEBUG: INFO}
+      reaches_server: false
+      who: shells of people; servers do not get it
+unread:
+  description: Places that could not be looked into.
+  returned: with O(state=present)
+  type: list
+  elements: str
 applies_to:
   description: Topologies that the profile is meant for; empty for any.
   returned: with O(state=present)
@@ -124,51 +215,115 @@ inert:
 """
 
 import os
+import pwd
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils import files, nccl_lint, nccl_profiles
+from ..module_utils import (
+    nccl_conf,
+    nccl_lint,
+    nccl_order,
+    nccl_places,
+    nccl_profiles,
+    nccl_sources,
+    python_startup,
+    python_startup_proof,
+    servers,
+)
 
 
-def read(path: str) -> tuple[str, int | None]:
-    """Text and mode of the file; ("", None) when there is none. Raises OSError."""
+def interpreter(python: str) -> python_startup.Interpreter | None:
+    """The Python of the server, where there is one that runs."""
     try:
-        with open(path, encoding="utf-8", errors="replace") as source:
-            return source.read(), os.stat(path).st_mode & 0o7777
-    except FileNotFoundError:
-        return "", None
+        return python_startup.inspect(python) if python else None
+    except python_startup.StartupError:
+        return None
 
 
-def present(module: AnsibleModule, path: str) -> dict:
-    """Make the file hold the profile."""
-    resolved = nccl_profiles.resolve(module.params["profile"], module.params["profiles"])
-    text = nccl_profiles.render(resolved.name, resolved.variables)
-    before, mode = read(path)
-    changed = mode is None or before != text or mode != 0o644
-    if changed and not module.check_mode:
-        files.write_atomic(path, text, 0o644)
+def planned(module: AnsibleModule, wish: nccl_places.Wish, profile: nccl_profiles.Profile) -> nccl_places.Plan:
+    """What has to be done. In check mode the Python may be one that a task before only pretended to install."""
+    try:
+        return nccl_places.plan(wish, profile.name, profile.variables)
+    except python_startup.StartupError as error:
+        left = tuple(one for one in wish.places if one != nccl_places.PYTHON)
+        if not module.check_mode or os.path.exists(wish.python) or not left:
+            raise
+        module.warn(f"place python_startup: {error}")
+        return nccl_places.plan(
+            nccl_places.Wish(wish.home, wish.server, left, wish.conf_path), profile.name, profile.variables
+        )
+
+
+def view(module: AnsibleModule, wish: nccl_places.Wish, made: nccl_places.Plan) -> dict:
+    """What each source yields, which wins, and who else sets variables; contradictions are warned of."""
+    declared = {name: str(value) for name, value in module.params["environment"].items()}
+    home = declared.get("HOME") or pwd.getpwuid(os.geteuid()).pw_dir
+    found = nccl_order.sources(wish, made, declared, home)
+    read = [one["path"] for one in found if one["source"] not in (nccl_conf.ENVIRONMENT, nccl_places.PYTHON)]
+    others, unread = nccl_sources.others(
+        wish.server, home, servers.servers_folder(wish.home), read, made.interpreter or interpreter(wish.python)
+    )
+    user = os.path.join(home, ".nccl.conf")
+    hidden = next((one.variables for one in others if one.path == user and user not in read), {})
+    for text in nccl_order.warnings(made.variables, found, hidden):
+        module.warn(text)
+    for text in nccl_sources.contradictions(made.variables, others):
+        module.warn(text)
+    return {
+        "sources": found,
+        "winners": nccl_order.winners(found),
+        "others": [one.as_dict() for one in others],
+        "unread": unread,
+    }
+
+
+def present(module: AnsibleModule) -> dict:
+    """Make the places hold the profile, and no other."""
+    params = module.params
+    resolved = nccl_profiles.resolve(params["profile"], params["profiles"])
+    wish = nccl_places.Wish(
+        params["home"],
+        params["server"],
+        tuple(params["places"]),
+        params["conf_path"],
+        params["python"],
+        params["python_method"],
+    )
+    made = planned(module, wish, resolved)
+    changes = made.needed
+    rows = [] if module.check_mode else nccl_places.do(made, wish)
     for one in resolved.findings:
         if one.level == nccl_lint.WARNING:
             module.warn(f"NCCL profile {resolved.name}: {one.text}")
     return {
-        "changed": changed,
-        "path": path,
+        "changed": bool(changes) or made.record != made.before,
+        "path": nccl_profiles.path(wish.home, wish.server),
         "profile": resolved.name,
         "variables": resolved.variables,
+        "environment": made.environment,
         "applies_to": list(resolved.applies_to),
         "findings": [one.as_dict() for one in resolved.findings],
         "inert": [one.text for one in resolved.findings if one.level == nccl_lint.INERT],
-        "diff": {"before_header": path, "after_header": path, "before": before, "after": text},
+        "written": [one.path for one in changes],
+        "startup": python_startup_proof.table(rows),
+        "diff": [one.diff for one in changes],
+        **view(module, wish, made),
     }
 
 
-def absent(module: AnsibleModule, path: str) -> dict:
-    """Make the file not be there."""
-    before, mode = read(path)
-    if mode is not None and not module.check_mode:
-        os.unlink(path)
-    diff = {"before_header": path, "after_header": path, "before": before, "after": ""}
-    return {"changed": mode is not None, "path": path, "diff": diff}
+def absent(module: AnsibleModule) -> dict:
+    """Make nothing of a profile be there."""
+    home, server = module.params["home"], module.params["server"]
+    changes = nccl_places.absent(home, server)
+    if not module.check_mode:
+        for one in changes:
+            one.do()
+    return {
+        "changed": bool(changes),
+        "path": nccl_profiles.path(home, server),
+        "written": [one.path for one in changes],
+        "diff": [one.diff for one in changes],
+    }
 
 
 def main() -> None:
@@ -179,19 +334,29 @@ def main() -> None:
             "server": {"type": "str", "required": True},
             "profile": {"type": "str"},
             "profiles": {"type": "dict", "default": {}},
+            "places": {
+                "type": "list",
+                "elements": "str",
+                "choices": ["server", "conf", "python_startup"],
+                "default": ["server"],
+            },
+            "conf_path": {"type": "path", "default": ""},
+            "python": {"type": "path", "default": ""},
+            "python_method": {"type": "str", "choices": ["pth", "sitecustomize"], "default": "pth"},
+            "environment": {"type": "dict", "default": {}},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
         },
         required_if=[("state", "present", ["profile"])],
         supports_check_mode=True,
     )
     try:
-        path = nccl_profiles.path(module.params["home"], module.params["server"])
-        result = (present if module.params["state"] == "present" else absent)(module, path)
-    except ValueError as error:
+        servers.check_name(module.params["server"])
+        result = (present if module.params["state"] == "present" else absent)(module)
+    except (ValueError, nccl_places.PlaceError, python_startup.StartupError) as error:
         module.fail_json(msg=str(error))
     except OSError as error:
         module.fail_json(
-            msg=f"the NCCL profile cannot be written: {error}; check the rights of {module.params['home']}"
+            msg=f"the NCCL profile cannot be written: {error}; run as root or as the owner of what is named there"
         )
     module.exit_json(**result)
 

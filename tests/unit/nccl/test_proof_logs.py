@@ -219,8 +219,10 @@ FILES = (("/root/.nccl.conf", {"NCCL_ALGO": "Tree"}), ("/etc/nccl.conf", {"NCCL_
         ("NCCL_CUMEM_ENABLE", "0", {}, True, "the engine"),
         ("NCCL_CUMEM_ENABLE", "0", {"NCCL_CUMEM_ENABLE": "0"}, True, "the engine"),
         ("NCCL_NTHREADS", "64", {}, False, "not known"),
+        ("NCCL_SHM_DISABLE", "1", {}, True, "Python start-up (pth of /env/bin/python)"),
     ],
 )
 def test_where_a_value_came_from(name, value, initial, complete, source):
-    sources = Sources({"NCCL_BUFFSIZE": "1"}, frozenset(ENGINE), FILES)
+    startup = ("Python start-up (pth of /env/bin/python)", {"NCCL_SHM_DISABLE": "1"})
+    sources = Sources({"NCCL_BUFFSIZE": "1"}, frozenset(ENGINE), FILES, startup)
     assert source_of(name, value, procfs.Environment(initial, complete, "environ"), sources) == source
