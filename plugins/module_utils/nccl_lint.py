@@ -362,6 +362,18 @@ def _debugging(variables: Mapping[str, str]) -> Iterator[Finding]:
         yield Finding(WARNING, "NCCL_DEBUG", f"{what} writes lines for every collective: do not measure with it")
 
 
+def _switched_off(variables: Mapping[str, str]) -> Iterator[Finding]:
+    for switch, value, prefix in (("NCCL_IB_DISABLE", "1", "NCCL_IB_"), ("NCCL_NVLS_ENABLE", "0", "NCCL_NVLS_")):
+        if variables.get(switch) == value:
+            for name in sorted(variables):
+                if name.startswith(prefix) and name != switch:
+                    yield Finding(INERT, name, f"{switch}={value} switches off what it is for")
+    selections = _selections(variables.get("NCCL_ALGO", ""))
+    only = {one for _function, _excluded, tokens in selections for one in tokens} <= {"nvls", "nvlstree"}
+    if variables.get("NCCL_NVLS_ENABLE") == "0" and only and not any(excluded for _f, excluded, _t in selections):
+        yield Finding(ERROR, "NCCL_ALGO", f"{variables['NCCL_ALGO']} is what NCCL_NVLS_ENABLE=0 switches off; keep one")
+
+
 def _files(variables: Mapping[str, str]) -> Iterator[Finding]:
     path = variables.get("NCCL_CONF_FILE")
     if path and not path.startswith("/"):
@@ -378,5 +390,6 @@ RULES: tuple[Callable[[Mapping[str, str]], Iterator[Finding]], ...] = (
     _buffers,
     _threads,
     _debugging,
+    _switched_off,
     _files,
 )

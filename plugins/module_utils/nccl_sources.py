@@ -157,7 +157,8 @@ def _conf_files(reader: _Reader, owner: str, read: list[str], homes: list[str]) 
         variables: dict[str, str | None] = {k: v for k, v in nccl_conf.parse(text).items() if k.startswith("NCCL_")}
         if variables:
             reaches = path in read or path == system
-            who = "every process that uses NCCL" if path == system else "processes of its user that use NCCL"
+            who = "processes of its user that use NCCL" if path in users else "this server, through NCCL_CONF_FILE"
+            who = "every process that uses NCCL" if path == system else who
             yield Source(path, "nccl.conf", variables, reaches, who)
 
 

@@ -47,6 +47,8 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument("-v", "--verbose", action="count", default=0, help="more output (-vvv: much more)")
     inventory = commands.add_parser("inventory", help="print where a packaged inventory lies, or which there are")
     inventory.add_argument("name", nargs="?")
+    lint = commands.add_parser("lint-nccl", help="judge NCCL profiles as NCCL would read them, without a host")
+    lint.add_argument("file", type=Path, help="profiles by name, an inventory's variables, or an nccl.conf")
     return top
 
 
@@ -128,7 +130,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; its exit code."""
     options = parser().parse_args(arguments)
     try:
-        return show_inventory(options.name) if options.command == "inventory" else run_playbook(options)
+        if options.command == "inventory":
+            return show_inventory(options.name)
+        if options.command == "lint-nccl":
+            from . import nccl  # here: YAML, which the other commands need not load
+
+            return nccl.lint(options.file)
+        return run_playbook(options)
     except FileNotFoundError as error:
         print(f"groundstate: {error}", file=sys.stderr)
         return 1

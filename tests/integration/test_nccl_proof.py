@@ -150,9 +150,9 @@ def test_writing_twice_and_switching_back_and_forth(server):
     assert first["changed"]
     assert first["applies_to"] == ["pcie"]
     assert [text.split(":")[0] for text in first["inert"]] == ["NCCL_BUFFSIZE", "NCCL_NTHREADS"]
-    assert first["diff"]["before"] == ""
+    assert first["diff"][0]["before"] == ""
     story = path.read_bytes()
-    assert first["diff"]["after"].encode() == story
+    assert first["diff"][0]["after"].encode() == story
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
     assert not server.write("pcie_ll_ring")["changed"]
 

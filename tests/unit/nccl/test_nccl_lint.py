@@ -177,6 +177,9 @@ def test_good_values_pass_without_a_word(name, value):
         ({"NCCL_PROTO": "^LL128", "NCCL_LL128_BUFFSIZE": 4194304}, ("inert", "NCCL_LL128_BUFFSIZE")),
         ({"NCCL_PROTO": "Simple", "NCCL_LL_BUFFSIZE": 65536}, ("inert", "NCCL_LL_BUFFSIZE")),
         ({"NCCL_PROTO": "Simple", "NCCL_LL128_NTHREADS": 640}, ("inert", "NCCL_LL128_NTHREADS")),
+        ({"NCCL_IB_DISABLE": 1, "NCCL_IB_HCA": "mlx5_0"}, ("inert", "NCCL_IB_HCA")),
+        ({"NCCL_NVLS_ENABLE": 0, "NCCL_NVLS_CHUNKSIZE": 131072}, ("inert", "NCCL_NVLS_CHUNKSIZE")),
+        ({"NCCL_NVLS_ENABLE": 0, "NCCL_ALGO": "NVLS,NVLSTree"}, ("error", "NCCL_ALGO")),
     ],
 )
 def test_variables_that_do_not_go_together(variables, expected):
@@ -192,6 +195,9 @@ def test_variables_that_do_not_go_together(variables, expected):
         {"NCCL_PROTO": "allreduce:ll", "NCCL_BUFFSIZE": 16777216},
         {"NCCL_BUFFSIZE": 16777216, "NCCL_NTHREADS": 512},
         {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV,GRAPH"},
+        {"NCCL_IB_DISABLE": 0, "NCCL_IB_HCA": "mlx5_0"},
+        {"NCCL_NVLS_ENABLE": 0, "NCCL_ALGO": "NVLS,Ring"},
+        {"NCCL_NVLS_ENABLE": 0, "NCCL_ALGO": "^NVLS,NVLSTree"},
     ],
 )
 def test_variables_that_do_go_together(variables):
