@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from . import declaration as declarations
-from . import diagnoses, ending, files, launcher, nccl_places, plan, ports, procfs, readiness, servers
+from . import diagnoses, ending, files, launcher, nccl_files, nccl_places, plan, ports, procfs, readiness, servers
 from .engines import get_engine
 from .servers import ServerRecord
 
@@ -245,6 +245,7 @@ def start(home: str, wanted: plan.Plan) -> ServerRecord:
     record.boot_id = procfs.boot_id() or ""
     record.launched_at = time.time()
     launcher.forget_exit(folder)
+    nccl_files.renew(folder, wanted.environment)
     text = launcher.environment_text(wanted.environment, folder, start_id)
     files.write_atomic(os.path.join(folder, "environment"), text, 0o600)
     servers.save(home, record)

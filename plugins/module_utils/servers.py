@@ -9,6 +9,7 @@ One folder a server, ``<home>/servers/<name>/``:
     nccl.env          the NCCL profile's part of it, 0644 (written by nccl_profile)
     nccl.conf         the profile as a file of NCCL, where that place was asked for
     nccl.json         what of the profile is written elsewhere than in nccl.env, where that is so
+    nccl/             NCCL's own logs of this start, one a process: <host>.<pid>.log (GPU engines)
     server.log        stdout and stderr of this start; server.log.1 of the one before
     exit              written by the supervisor when the process ended: "<status> <unix time>"
     ready.json        phases and probe times of this start (written by llm_server_ready)

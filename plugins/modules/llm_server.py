@@ -42,6 +42,17 @@ options:
       - What M(groundstate.llm.nccl_profile) returned as C(environment). Without it, it is read from what that module
         wrote, which in check mode is what it wrote last time.
     type: dict
+  nccl_log:
+    description:
+      - Lets NCCL write a log for each worker of a GPU engine, into the folder C(nccl) of the server, as evidence for
+        M(groundstate.llm.nccl_proof). Not done when the profile or O(declaration.env) sets C(NCCL_DEBUG) or
+        C(NCCL_DEBUG_FILE).
+      - V(start) has the variables, versions, communicators and channels, written once per start; V(tuning) also has
+        the algorithms, a line for each collective, which disturbs what is measured.
+      - A change restarts the server.
+    type: str
+    choices: [start, tuning, 'off']
+    default: 'off'
   launcher:
     description:
       - V(process) launches a detached process in its own session, with a supervisor that records how it ended.
@@ -270,7 +281,7 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils import control, declaration, files, launcher, plan, server_env, servers
+from ..module_utils import control, declaration, files, launcher, nccl_log, plan, server_env, servers
 from ..module_utils.engines import get_engine
 
 
@@ -286,6 +297,7 @@ def main() -> None:
             "server": {"type": "str"},
             "env_path": {"type": "path", "default": ""},
             "nccl_variables": {"type": "dict"},
+            "nccl_log": {"type": "str", "choices": ["start", "tuning", "off"], "default": "off"},
             "launcher": {"type": "str", "choices": ["auto", "systemd", "process"], "default": "auto"},
             "declaration": {"type": "dict", "options": declaration.OPTIONS},
         },
@@ -358,7 +370,7 @@ def up(module: AnsibleModule, declared: dict) -> None:
         params["env_path"],
         control.choose_port(home, declared, situation),
         server_env.base_environment(params["env_path"], os.environ),
-        nccl_variables(module, os.path.join(servers.folder(home, name), "nccl.env")),
+        nccl_variables(module, declared, servers.folder(home, name)),
         str(manifest.get("hash", "")),
         launcher.choose(params["launcher"]),
     )
@@ -384,12 +396,19 @@ def up(module: AnsibleModule, declared: dict) -> None:
     leave(module, True, action, why, made, ended=ended, diff=diff)
 
 
-def nccl_variables(module: AnsibleModule, path: str) -> dict[str, str]:
-    """The profile's variables: those given in check mode, where the file may be out of date, else those in the file."""
+def nccl_variables(module: AnsibleModule, declared: dict, folder: str) -> dict[str, str]:
+    """The profile's variables, and those that make NCCL write a log for the proof.
+
+    In check mode, where the file may be out of date, the profile's are those given, else those in the file.
+    """
     given = module.params["nccl_variables"]
     if given is not None and module.check_mode:
-        return {key: str(value) for key, value in given.items()}
-    return server_env.read(path)
+        profile = {key: str(value) for key, value in given.items()}
+    else:
+        profile = server_env.read(os.path.join(folder, "nccl.env"))
+    level = module.params["nccl_log"] if get_engine(declared["engine"]).uses_nccl(declared) else "off"
+    wanted = nccl_log.variables(folder, level)
+    return {**nccl_log.beside({**profile, **declared["env"]}, wanted), **profile}
 
 
 def adopt(module: AnsibleModule, situation: control.Situation, wanted: plan.Plan) -> bool:

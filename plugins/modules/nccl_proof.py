@@ -11,10 +11,14 @@ short_description: Prove, worker by worker, that the NCCL profile of a running s
 version_added: 0.1.0
 author: Groundstate contributors (@groundstate)
 description:
-  - Reads the environment that each worker has now, from its memory, without stopping it. C(/proc/PID/environ), which
+  - Reads NCCL's own log of each worker (a server that M(groundstate.llm.llm_server) starts on GPUs writes one), and
+    the environment that each worker has now, from its memory, without stopping it. C(/proc/PID/environ), which
     process titles overwrite, is used only where that fails, and then a missing variable is unknown, not absent.
-  - Each variable is C(proved) (the value was seen), C(contradicted) (another value, or certainly absent) or C(unknown)
-    (could not be told). The whole is proved only when all workers were found and all is proved in each.
+  - Each variable is C(proved) (the value was seen, and nothing speaks against it), C(contradicted) (another value,
+    certainly absent, or not taken by NCCL) or C(unknown) (could not be told). The whole is proved only when all
+    workers were found, all is proved in each and, where logs are written, all have made one communicator.
+  - Where there are no logs (CPU engines, one rank, logging left to the user), the environment alone is the evidence.
+  - Names where each value came from (environment of the start, a file C(nccl.conf), Python start-up, the engine).
   - A variable that NCCL reads and nobody declared contradicts a profile too; what the engine sets by itself is shown
     and does not.
 options:
@@ -98,15 +102,21 @@ workers:
       source: memory
       complete: true
       verdict: proved
-      variables: {NCCL_PROTO: {declared: LL, seen: LL, verdict: proved}}
+      variables:
+        NCCL_PROTO:
+          {declared: LL, seen: LL, verdict: proved, by: NCCL's log, source: environment of the start, cause: ""}
       set_by_engine: {NCCL_CUMEM_ENABLE: "0"}
       undeclared: {}
+      log: {path: /var/lib/groundstate/servers/kimi/nccl/gpuhost.732.log, lacking: ""}
+      libraries: [/opt/ml-env/lib/python3.12/site-packages/nvidia/nccl/lib/libnccl.so.2]
+      nccl_version: 2.28.9+cuda13.0
+      communicators: [{rank: 0, ranks: 2, nodes: 1, channels: 16, transports: {"0 -> 1": {P2P/IPC: 16}}}]
 root:
   description: The process that was started, in the same form, when it is no worker itself. It does not count.
   returned: always
   type: dict
 table:
-  description: Lines for a person, one per process.
+  description: Lines for a person, one per process, and what NCCL said.
   returned: always
   type: list
   elements: str
@@ -115,32 +125,18 @@ why:
   returned: always
   type: list
   elements: str
+flags:
+  description:
+    - What is no verdict on the profile and should be known, one sentence each, for example workers that talk over the
+      network within one host, or that map different libraries of NCCL. Also given as warnings.
+  returned: always
+  type: list
+  elements: str
 """
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils import nccl_lint, nccl_places, nccl_profiles, procfs, proof, servers
-from ..module_utils.engines import get_engine
-
-
-def seen(item: procfs.Process, rank: int | None) -> proof.Seen:
-    """A process with the environment that it has now."""
-    environment = procfs.live_environment(item.pid)
-    if not procfs.alive(item.pid, item.start):
-        environment = procfs.Environment({}, False, "none", "the process ended while it was looked at")
-    return proof.Seen(rank, item.pid, item.cmdline, environment)
-
-
-def members(home: str, record: servers.ServerRecord) -> list[procfs.Process]:
-    """The processes of this start: the root first, its descendants, and those that lost their parent."""
-    table = procfs.processes()
-    below = {item.pid for item in procfs.descendants(record.pid, table)} | {record.pid}
-    found = []
-    for item in servers.started_by_us(home, record.name, table):
-        mark = procfs.initial_environment(item.pid).variables.get(servers.START_VARIABLE)
-        if item.pid in below or mark == record.start_id:
-            found.append(item)
-    return sorted(found, key=lambda item: item.pid != record.pid)
+from ..module_utils import nccl_lint, nccl_profiles, proof, proof_reading, proof_table, servers
 
 
 def declared(module: AnsibleModule) -> tuple[str, dict[str, str]]:
@@ -151,34 +147,6 @@ def declared(module: AnsibleModule) -> tuple[str, dict[str, str]]:
     if module.params["variables"] is not None:
         return "", {str(key): nccl_lint.value_text(value) for key, value in module.params["variables"].items()}
     return nccl_profiles.load(module.params["home"], module.params["server"]) or ("", {})
-
-
-def prove(home: str, record: servers.ServerRecord, variables: dict[str, str]) -> dict:
-    """Look at all workers of a running server. Raises ValueError, OSError."""
-    engine = get_engine(record.engine)
-    processes = members(home, record)
-    expected = engine.expected_workers(record.declaration)
-    ranks = {item.pid: rank for rank, item in engine.find_workers(processes, record.declaration).items()}
-    # An engine that cannot tell its workers: each process of the server has to have the profile.
-    workers = [item for item in processes if item.pid in ranks] if expected or ranks else processes
-    root = next((item for item in processes if item.pid == record.pid), None)
-    made = proof.judge(
-        variables,
-        [seen(item, ranks.get(item.pid)) for item in workers],
-        seen(root, None) if root is not None else None,
-        expected,
-        engine.sets_nccl,
-        record.environment,
-        {**nccl_places.beside(home, record.name), **(record.declaration.get("env") or {})},
-    )
-    return {
-        "verdict": made.verdict,
-        "expected_workers": expected,
-        "workers": made.workers,
-        "root": made.root or {},
-        "table": made.table,
-        "why": made.why,
-    }
 
 
 def main() -> None:
@@ -196,7 +164,8 @@ def main() -> None:
         supports_check_mode=True,
     )
     home, name, policy = (module.params[one] for one in ("home", "server", "policy"))
-    result = {"verdict": "off", "profile": "", "expected_workers": 0, "workers": [], "root": {}, "table": [], "why": []}
+    result = {"verdict": "off", "profile": "", "expected_workers": 0, "root": {}}
+    result.update({key: [] for key in ("workers", "table", "why", "flags")})
     if policy == "off":
         module.exit_json(changed=False, **result)
     try:
@@ -204,7 +173,16 @@ def main() -> None:
         result["profile"], variables = declared(module)
         record = servers.load(home, name)
         if record is not None and record.running():
-            result.update(prove(home, record, variables))
+            made, expected = proof_reading.prove(home, record, variables)
+            result.update(
+                verdict=made.verdict,
+                expected_workers=expected,
+                workers=made.workers,
+                root=made.root or {},
+                table=proof_table.table(variables, made),
+                why=made.why,
+                flags=made.flags,
+            )
         else:
             why = f"server {name!r} does not run (looked in {servers.folder(home, name)}); start it with llm_server"
             result.update(verdict=proof.UNKNOWN, why=[why])
@@ -212,6 +190,8 @@ def main() -> None:
                 module.exit_json(changed=False, msg=why, **result)
     except (ValueError, OSError) as error:
         module.fail_json(msg=f"the NCCL profile of server {name!r} cannot be proved: {error}")
+    for text in result["flags"]:
+        module.warn(text)
     if result["verdict"] != proof.PROVED:
         what = f"NCCL profile {result['profile'] or '(none)'} of server {name!r} is {result['verdict']}"
         message = f"{what}: {'; '.join(result['why'])}"

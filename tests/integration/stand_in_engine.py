@@ -1,7 +1,7 @@
 """A server that fails as told, with SGLang's log lines, titles and requests: for faults no real engine has on demand.
 
 ``--script '{"die_in": "loading weights", ...}'``; keys: die_in (phase), how (exit status, or "KILL"), hang_in (phase),
-lose_worker (rank, at the first completion), hang_completion, step_s.
+lose_worker (rank, at the first completion), hang_completion, step_s, nccl_logs (ranks that write NCCL's log).
 """
 
 from __future__ import annotations
@@ -15,6 +15,10 @@ import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
+import nccl_said
 
 LINES = {
     "reading arguments": "[{now}] server_args=ServerArgs(model_path='x')",
@@ -70,6 +74,8 @@ def main() -> None:
             for rank in range(options.tp_size):
                 title = f"sglang::scheduler_TP{rank}"
                 workers.append(subprocess.Popen([title, "-c", SLEEP], executable=sys.executable))
+                if rank in script.get("nccl_logs", ()):
+                    nccl_said.write(os.environ, workers[-1].pid, rank)
         if phase == "warming up":
             server = ThreadingHTTPServer(("127.0.0.1", options.port), Handler)
             threading.Thread(target=server.serve_forever, daemon=True).start()

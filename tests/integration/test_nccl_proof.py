@@ -25,6 +25,7 @@ from ansible_collections.groundstate.llm.plugins.module_utils import (
 
 ROOT = Path(__file__).resolve().parents[2]
 TITLED = ROOT / "tests" / "tools" / "titled_process.py"
+STAND_IN = ROOT / "tests" / "integration" / "stand_in_engine.py"
 SHIPPED = yaml.safe_load((ROOT / "roles" / "nccl_profile" / "vars" / "main.yml").read_text())["nccl_profile_shipped"]
 STORY = nccl_profiles.resolve("pcie_ll_ring", SHIPPED).variables
 ENVIRONMENT = {
@@ -199,7 +200,10 @@ def test_workers_with_titles_are_proved_through_their_memory(server):
         assert {name: item["seen"] for name, item in row["variables"].items()} == STORY
     assert result["workers"][0]["set_by_engine"] == {"NCCL_CUMEM_ENABLE": "0"}
     assert result["root"]["pid"] == server.process.pid
-    assert len(result["table"]) == 6
+    assert "all workers: ALGO, BUFFSIZE, MAX_NCHANNELS" in "\n".join(result["table"])
+    assert {item["source"] for row in result["workers"] for item in row["variables"].values()} == {
+        "environment of the start"
+    }
     initial = procfs.initial_environment(result["workers"][0]["pid"])
     assert "NCCL_PROTO" not in initial.variables, "the trap: /proc/PID/environ was overwritten"
 
@@ -210,7 +214,8 @@ def test_a_missing_and_a_wrong_value_are_contradictions(server):
     result = server.prove()
     assert (result["rc"] != 0, result["verdict"]) == (True, "contradicted")
     first, second = result["workers"]
-    assert first["variables"]["NCCL_PROTO"] == {"declared": "LL", "seen": None, "verdict": "contradicted"}
+    item = first["variables"]["NCCL_PROTO"]
+    assert (item["declared"], item["seen"], item["verdict"]) == ("LL", None, "contradicted")
     assert second["variables"]["NCCL_P2P_LEVEL"]["seen"] == "sys"
     assert "rank 0" in result["msg"]
     assert "NCCL_P2P_LEVEL is 'sys' (declared: 'SYS')" in result["msg"]
@@ -293,3 +298,100 @@ def test_verify_shows_the_table(server, tmp_path):
     rows = [line.split() for line in made.stdout.splitlines()]
     (row,) = [row for row in rows if row[2:3] == ["sglang::scheduler_TP1"]]
     assert row[3:] == ["memory", "contradicted", *["proved"] * 5]
+
+
+# --- NCCL's own logs, from a server that llm_server started ----------------------------------------------
+
+
+class Started:
+    """A server with SGLang's titles whose two ranks write what NCCL writes."""
+
+    def __init__(self, host):
+        self.host = host
+
+    def start(self, profile, log="start", ranks=(0, 1), **fields):
+        """Write the profile, launch as the roles do, and wait until it serves."""
+        written = self.host.run("nccl_profile", server="made", profile=profile, profiles=SHIPPED)
+        assert not written["failed"], written
+        script = {"nccl_logs": ranks, "step_s": 0.01}
+        declared = {
+            "name": "made",
+            "engine": "sglang",
+            "model": "some/model",
+            "command": [sys.executable, str(STAND_IN), "--script", json.dumps(script)],
+            "tensor_parallel": 2,
+            "port_from": 19500,
+            **fields,
+        }
+        made = self.host.run("llm_server", declaration=declared, launcher="process", nccl_log=log)
+        assert not made["failed"], made
+        ready = self.host.run("llm_server_ready", server="made", timeout_s=60, slice_s=0)
+        assert ready.get("ready") is True, ready
+        return made
+
+    def prove(self, **arguments):
+        return self.host.run("nccl_proof", server="made", policy="warn", **arguments)
+
+
+@pytest.fixture
+def started(host):
+    return Started(host)
+
+
+def test_the_logs_of_a_start_prove_the_profile_rank_by_rank(started, host):
+    folder = host.folder("made") / "nccl"
+    folder.mkdir(parents=True)
+    (folder / "gpuhost.1.log").write_text("of another start\n")
+    started.start("pcie_ll_ring")
+    result = started.prove()
+    assert (result["verdict"], result["why"], result["flags"]) == ("proved", [], [])
+    pids = {row["pid"] for row in result["workers"]}
+    assert {path.name for path in folder.iterdir()} == {f"gpuhost.{pid}.log" for pid in pids}, "the old one is gone"
+    for row in result["workers"]:
+        assert {item["by"] for item in row["variables"].values()} == {"NCCL's log"}
+        assert row["nccl_version"] == "2.28.9+cuda13.0"
+        assert row["log"]["path"] == str(folder / f"gpuhost.{row['pid']}.log")
+    assert "DEBUG" not in result["table"][0], "what llm_server sets for the proof is no part of the profile"
+
+    # Another profile: the same server again, and its own logs.
+    made = started.start("stock")
+    assert "environment NCCL_PROTO: LL -> unset" in made["why"]
+    assert started.prove()["verdict"] == "proved"
+    assert len(list(folder.iterdir())) == 2
+
+
+def test_a_value_that_nccl_passes_over_and_a_rank_without_a_log(started):
+    variables = {"NCCL_P2P_LEVEL": "sys", "NCCL_PROTO": "LL"}
+    started.start("stock", ranks=(0,), env=variables)
+    result = started.prove(variables=variables)
+    assert result["verdict"] == "contradicted"
+    zero, one = (row["variables"] for row in result["workers"])
+    assert (zero["NCCL_PROTO"]["verdict"], zero["NCCL_P2P_LEVEL"]["verdict"]) == ("proved", "contradicted")
+    assert one["NCCL_PROTO"]["by"] == "environment"
+    told = " ".join(result["why"])
+    assert "NCCL_P2P_LEVEL=sys was not taken by NCCL" in told
+    assert "NCCL wrote no log of this start" in told
+
+
+def test_variables_that_only_an_nccl_conf_sets_are_proved_and_attributed_to_it(started, tmp_path):
+    conf = tmp_path / "nccl.conf"
+    conf.write_text("".join(f"{name}={value}\n" for name, value in STORY.items()))
+    started.start("stock", env={"NCCL_CONF_FILE": str(conf)})
+    result = started.prove(variables=STORY)
+    assert (result["verdict"], result["why"]) == ("proved", [])
+    for row in result["workers"]:
+        assert {(item["by"], item["source"]) for item in row["variables"].values()} == {("NCCL's log", str(conf))}
+    result = started.prove()
+    assert result["verdict"] == "contradicted", "the profile is stock, and the file says something else"
+    assert f"it is from {conf}: correct it there" in result["why"][0]
+
+
+def test_the_log_is_left_to_who_has_one_and_to_who_wants_none(started, host):
+    started.start("stock", log="off")
+    assert not [name for name in host.record("made").environment if name.startswith("NCCL_")]
+    assert not (host.folder("made") / "nccl").exists()
+    assert started.prove()["verdict"] == "proved", "by the environment alone"
+    made = started.start("stock", log="tuning", env={"NCCL_DEBUG": "WARN"})
+    assert made["action"] == "restarted"
+    given = host.record("made").environment
+    assert {name: value for name, value in given.items() if name.startswith("NCCL_")} == {"NCCL_DEBUG": "WARN"}

@@ -154,6 +154,10 @@ class Engine:
         """The tensor-parallel rank of the process with this title (or command line); None: not a worker."""
         return None
 
+    def uses_nccl(self, declaration: dict[str, Any]) -> bool:
+        """Whether its workers talk to each other through NCCL, so that NCCL's log is evidence."""
+        return False
+
     def find_workers(self, tree: Iterable[Process], declaration: dict[str, Any]) -> dict[int, Process]:
         """Rank -> process, from the processes of one server. Zombies do not count."""
         found: dict[int, Process] = {}

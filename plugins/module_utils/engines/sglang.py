@@ -93,6 +93,9 @@ class SGLang(Engine):
     def expected_workers(self, declaration: dict[str, Any]) -> int:
         return int(declaration["tensor_parallel"])
 
+    def uses_nccl(self, declaration: dict[str, Any]) -> bool:
+        return declaration["gpus"] != []
+
     def worker_rank(self, title: str, declaration: dict[str, Any]) -> int | None:
         # With one rank the title has no _TP0.
         found = re.match(r"sglang::scheduler(?:\w*?_TP(\d+))?", title)

@@ -88,6 +88,9 @@ class VLLM(Engine):
     def expected_workers(self, declaration: dict[str, Any]) -> int:
         return int(declaration["tensor_parallel"])
 
+    def uses_nccl(self, declaration: dict[str, Any]) -> bool:
+        return declaration["gpus"] != []
+
     def worker_rank(self, title: str, declaration: dict[str, Any]) -> int | None:
         found = re.match(r"VLLM::Worker(?:\w*?_TP(\d+))?", title)
         return int(found.group(1) or 0) if found else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ansible_collections.groundstate.llm.plugins.module_utils import procfs, proof
+from ansible_collections.groundstate.llm.plugins.module_utils import procfs, proof, proof_table
 
 STORY = {
     "NCCL_ALGO": "Ring",
@@ -52,7 +52,7 @@ def test_another_value_than_the_declared_one():
     made = proof.judge({"NCCL_BUFFSIZE": "16777216"}, [worker(0, {"NCCL_BUFFSIZE": "16M"})], None, 1, given={})
     assert made.verdict == "contradicted"
     item = made.workers[0]["variables"]["NCCL_BUFFSIZE"]
-    assert item == {"declared": "16777216", "seen": "16M", "verdict": "contradicted"}
+    assert (item["declared"], item["seen"], item["verdict"]) == ("16777216", "16M", "contradicted")
     assert "NCCL_BUFFSIZE is '16M' (declared: '16777216')" in made.why[0]
     assert "restart it" in made.why[0], "the server was started before the profile was written"
 
@@ -91,7 +91,8 @@ def test_what_the_engine_sets_is_shown_and_no_drift():
     made = proof.judge(STORY, [worker(0, {**STORY, **extra})], ROOT, 1, engine_sets=extra)
     assert made.verdict == "proved"
     assert made.workers[0]["set_by_engine"] == extra
-    assert made.table[-1] == "rank 0 (pid 732): set by the engine: NCCL_CUMEM_ENABLE=0, NCCL_NVLS_ENABLE=0"
+    last = proof_table.table(STORY, made)[-1]
+    assert last == "rank 0 (pid 732): set by the engine: NCCL_CUMEM_ENABLE=0, NCCL_NVLS_ENABLE=0"
 
 
 def test_stock_means_that_nothing_is_set():
@@ -129,12 +130,12 @@ def test_the_same_failure_of_all_workers_is_said_once():
 def test_a_command_line_is_shown_by_the_names_of_its_programs():
     line = "/opt/ml/bin/python3 /opt/ml/bin/groundstate-llama-cpp --model /srv/model.gguf --port 18000"
     made = proof.judge({}, [proof.Seen(0, 7, line, procfs.Environment({}, True, "memory"))], None, 1)
-    assert "  groundstate-llama-cpp --m...  memory" in made.table[1]
+    assert "  groundstate-llama-cpp --m...  memory" in proof_table.table({}, made)[1]
 
 
 def test_the_table_is_one_line_a_process_with_the_declared_values_on_top():
     made = proof.judge(STORY, eight({**STORY, "NCCL_P2P_LEVEL": "sys"}, rank=1)[:2], ROOT, 2)
-    titles, declared, first, second, root = made.table
+    titles, declared, first, second, root = proof_table.table(STORY, made)[:5]
     assert titles.split() == [
         *("rank", "pid", "process", "read", "from"),
         *("ALGO", "BUFFSIZE", "MAX_NCHANNELS", "NTHREADS", "P2P_LEVEL", "PROTO"),
@@ -152,5 +153,6 @@ def test_the_root_that_is_a_worker_is_shown_once():
     only = proof.Seen(0, 611, "groundstate-llama-cpp --model m", procfs.Environment({}, True, "memory"))
     made = proof.judge({}, [only], proof.Seen(None, 611, only.title, only.environment), 1)
     assert made.root is None
-    assert len(made.table) == 2
-    assert made.table[1].endswith("none")
+    table = proof_table.table({}, made)
+    assert len(table) == 2
+    assert table[1].endswith("none")
