@@ -436,7 +436,9 @@ def test_a_hang_ends_at_the_time_limit_and_names_the_phase(stand_in):
     stand_in.server(script={"hang_in": "distributed init"})
     late = stand_in.ready(timeout_s=2)
     assert late["failed"] is True
-    assert "is in phase 'distributed init' and waits for 2 workers" in late["msg"]
+    assert "is in phase 'distributed init'" in late["msg"]
+    assert "It waits for 2 workers, and is left running to be looked into" in late["msg"]
+    assert late["diagnosis"]["name"] == "ranks do not find each other"
     assert late["log_tail"][-1].endswith("Init torch distributed begin.")
 
 
