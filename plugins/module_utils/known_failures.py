@@ -12,7 +12,10 @@ from . import failure_numbers as numbers
 from .failure_numbers import Context
 
 _LOADING = ("starting", "reading arguments", "starting engine", "distributed init", "loading weights", "loading model")
-_CUDA_OOM = r"(?:CUDA out of memory\. Tried to allocate ([\d.]+ \w+)[^\n]*|OutOfMemoryError)"
+#: torch's message with its numbers, or the bare name of the exception.
+_CUDA_OOM = (
+    r"(?:CUDA out of memory\. Tried to allocate ([\d.]+ \w+)[^\n]*|OutOfMemoryError(?!: CUDA out of memory\. Tried))"
+)
 _REBUILD = "build the environment again from its lock (ml_env)"
 _CLEAN = "see who holds it (gpu_info), and clean the GPU (playbooks/reset_gpus.yml)"
 
@@ -90,8 +93,8 @@ TABLE = (
     Diagnosis(
         "context too long for the KV cache",
         r"at least one request with the models?'?s max seq len \((\d+)\),? \(?([\d.]+) GiB KV cache is needed, which "
-        r"is larger than the available KV cache memory \(([\d.]+) GiB\)\.(?: Based on the available memory, the estimated "
-        r"maximum model length is (\d+))?",
+        r"is larger than the available KV cache memory \(([\d.]+) GiB\)\.(?: Based on the available memory, the "
+        r"estimated maximum model length is (\d+))?",
         "one request of {0} tokens needs {1} GiB of KV cache, and there are {2}",
         "lower llm_server.context_length or raise llm_server.memory_fraction",
         number=numbers.vllm_context,
@@ -249,7 +252,7 @@ TABLE = (
         r"(Unrecognized model in [^\n]{0,200}|The checkpoint you are trying to load has model type `\w+`"
         r"|Model architectures \[[^\]]*\] (?:are|failed)[^\n]{0,120}|unknown model architecture: '[^']*')",
         "the installed engine does not know this kind of model: {0}",
-        "use a newer engine (ml_env), or correct llm_server.model; a model with code of its own: trust_remote_code: true",
+        "use a newer engine (ml_env), or correct llm_server.model; with code of its own: trust_remote_code: true",
     ),
     Diagnosis(
         "remote code not trusted",

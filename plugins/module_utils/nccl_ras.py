@@ -61,7 +61,9 @@ def ask(where: tuple[str, int], timeout_s: float = TIMEOUT_S) -> str:
 def parse(text: str) -> list[Finding]:
     """What the sections Errors and Warnings complain about, in their order; [] when all is well."""
     found: list[Finding] = []
-    status, said, ranks, named = "", "", [], []
+    status, said = "", ""
+    ranks: list[int] = []
+    named: list[str] = []
 
     def close() -> None:
         if status and said:

@@ -101,7 +101,8 @@ def _load(folder: str) -> dict[str, dict[str, Any]]:
 
 def compare(phases: list[dict[str, Any]], last: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The phases with ``was_s`` (None: the last start did not have it) and ``note``, the difference in words or ""."""
-    found, seen = [], {}
+    found: list[dict[str, Any]] = []
+    seen: dict[str, int] = {}
     for one in phases:
         name = one["name"]
         seen[name] = seen.get(name, 0) + 1

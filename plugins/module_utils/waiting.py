@@ -34,7 +34,7 @@ _RENDEZVOUS_ADVICE = {
     "name": "ranks do not find each other",
     "cause": "the ranks hang while NCCL connects them",
     "remedy": "try llm_server.env.NCCL_P2P_DISABLE: 1 once: if it then starts, peer-to-peer over PCIe is broken "
-    "(switch ACS off, set iommu=pt on the host); with env.NCCL_DEBUG: INFO the log names the connection that is missing",
+    "(switch ACS off, set iommu=pt on the host); with env.NCCL_DEBUG: INFO the log names what is missing",
     "line": "",
 }
 
