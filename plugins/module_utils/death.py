@@ -84,8 +84,9 @@ def tell(home: str, record: ServerRecord, memory: oom.Group | None = None, worke
     evidence = []
     if number == int(signal.SIGBUS):
         evidence.append(shared_memory())
-    elif number == int(signal.SIGKILL) and (known is None or known["evidence"] == "signal"):
-        evidence += _of_kill(record, memory, worker.pid if worker else record.pid)
+    elif (number == int(signal.SIGKILL) or not text) and (known is None or known["evidence"] == "signal"):
+        of_kill = _of_kill(record, memory, worker.pid if worker else record.pid)
+        evidence += of_kill if text else [one for one in of_kill if KERNEL_KILLED in of_kill[0]]
     if known:
         evidence += _of_row(record, known)
     result = units.result(record.unit) if record.launcher == "systemd" and record.unit and not worker else ""
@@ -98,7 +99,7 @@ def tell(home: str, record: ServerRecord, memory: oom.Group | None = None, worke
             "line": evidence[0],
         }
     diagnosis = {key: value for key, value in known.items() if key != "evidence"} if known else {}
-    words = readiness.exit_words(text)
+    words = readiness.exit_words(text) if text or not worker else "its exit status is not known (it was waited for)"
     return Story(
         words, diagnosis, evidence, log_lines.relevant(lines, LOG_LINES), [] if worker else _left(home, record)
     )

@@ -277,7 +277,7 @@ TABLE = (
     # --- limits of the host ---
     Diagnosis(
         "too many open files",
-        r"(Too many open files)",
+        r"(?m)^(?![^\n]*can cause fd limit errors)[^\n]*(Too many open files)",
         "the server may not open more files",
         "raise the limit for the server (ulimit -n 1048576; launcher systemd sets it)",
     ),
@@ -332,7 +332,7 @@ TABLE = (
     Diagnosis(
         "worker died",
         r"(?:scheduler died during initialization \(exit code: |crashed with exit code "
-        r"|died unexpectedly \(exit code: )(-?\d+)",
+        r"|died unexpectedly \(exit code: )(-?\d+|None)",
         "a worker ended with exit code {0}",
         "read the lines before it in the log",
         evidence="signal",

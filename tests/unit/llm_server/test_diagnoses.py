@@ -68,6 +68,17 @@ def test_a_start_that_went_well_shows_no_failure(name):
     assert diagnose(re.split(r"[\r\n]+", text), engine=get_engine("sglang")) is None
 
 
+def test_a_warning_about_a_limit_is_no_failure():
+    """vLLM writes it at every start where the hard limit is low."""
+    warning = (
+        "WARNING 11-29 19:54:10 [system_utils.py:255] Found ulimit of 20000 and failed to automatically increase with error "
+        "current limit exceeds maximum limit. This can cause fd limit errors like `OSError: [Errno 24] Too many open "
+        "files`. Consider increasing with ulimit -n"
+    )
+    assert diagnose([warning]) is None
+    assert diagnose([warning, "OSError: [Errno 24] Too many open files"])["name"] == "too many open files"
+
+
 def test_the_captured_death_of_a_scheduler():
     text = (LOGS / "sglang.tp1.sigkilled-scheduler.log").read_text(encoding="utf-8")
     found = diagnose(re.split(r"[\r\n]+", text), engine=get_engine("sglang"))
