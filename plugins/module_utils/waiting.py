@@ -58,6 +58,7 @@ class Waiter:
         self.record = record
         self.write = write
         self.limits = dict(limits or {})
+        self.ready_s: float | None = None
         self.engine = get_engine(record.engine)
         self.folder = servers.folder(home, record.name)
         self.kept = Kept.load(self.folder, record.start_id)
@@ -86,8 +87,8 @@ class Waiter:
         self._tree_due = 0.0
 
     def elapsed(self) -> float:
-        """Seconds since the launch."""
-        return max(0.0, time.time() - self.record.launched_at)
+        """Seconds since the launch, until it was ready."""
+        return max(0.0, time.time() - self.record.launched_at) if self.ready_s is None else self.ready_s
 
     def run(self, timeout_s: float, slice_s: float) -> dict[str, Any]:
         """Wait until ready, or until the slice (0: there are none) or the time (0: by the size of the model) is over.
@@ -257,11 +258,12 @@ class Waiter:
 
     def ready(self) -> dict[str, Any]:
         if not self.was_ready:
-            self.timeline.finish(self.elapsed())
+            self.ready_s = self.elapsed()
+            self.timeline.finish(self.ready_s)
             self.note_reads(self.timeline.phases[-2])
             self.save(True)
             if self.write:
-                start = {"elapsed_s": round(self.elapsed(), 3), "ready_at": time.time()}
+                start = {"elapsed_s": round(self.ready_s, 3), "ready_at": time.time()}
                 phases = self.timeline.report()
                 phase_times.remember(self.folder, self.record.declaration_hash, {**start, "phases": phases})
         return self.result(True)

@@ -425,7 +425,7 @@ def test_a_kill_is_told_as_a_kill(stand_in):
 
 
 def test_a_lost_worker_fails_though_the_server_answers(stand_in, host):
-    stand_in.server(script={"lose_worker": 1, "hang_completion": True})
+    stand_in.server(script={"lose_in": "completion", "lose_worker": 1, "hang_completion": True})
     failed = stand_in.ready()
     assert "worker of rank 1" in failed["msg"]
     assert "has died" in failed["msg"]
