@@ -337,4 +337,11 @@ TABLE = (
         "read the lines before it in the log",
         evidence="signal",
     ),
+    Diagnosis(
+        "worker died at its start",
+        r"WorkerProc initialization failed due to an exception in a background process",
+        "a worker ended before it was ready",
+        "read the lines of the worker before it in the log; where it has none, somebody or the kernel killed it",
+        evidence="signal",
+    ),
 )

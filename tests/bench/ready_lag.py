@@ -23,9 +23,11 @@ import urllib.request
 from pathlib import Path
 
 import ansible_runner
-from ansible_collections.groundstate.llm.plugins.module_utils import servers
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "playbooks" / "collections"))
+
+from ansible_collections.groundstate.llm.plugins.module_utils import servers  # noqa: E402
 
 
 class Watcher(threading.Thread):
@@ -99,7 +101,7 @@ def main() -> None:
     parser.add_argument("env_path")
     parser.add_argument("--starts", type=int, default=5)
     options = parser.parse_args()
-    lags: dict[str, list[float]] = {"ready noticed": [], "ready reported": [], "dead reported": []}
+    lags: dict[str, list[float]] = {f"{one} {how}": [] for one in ("ready", "dead") for how in ("noticed", "reported")}
     with tempfile.TemporaryDirectory(prefix="groundstate-bench-") as home:
         environment = {
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -117,9 +119,9 @@ def main() -> None:
                     sys.exit(f"{name}: the run ended with {code}, reported {reported}, fact {watcher.moment}")
                 lags[f"{name} reported"].append(reported - watcher.moment)
                 record = servers.load(home, "local")
-                if name == "ready":
-                    known = json.loads(Path(servers.folder(home, "local"), "ready.json").read_text())
-                    lags["ready noticed"].append(known["ready_at"] - watcher.moment)
+                known = Path(servers.folder(home, "local"), "ready.json")
+                noticed = json.loads(known.read_text())["ready_at"] if name == "ready" else known.stat().st_mtime
+                lags[f"{name} noticed"].append(noticed - watcher.moment)
                 if record and record.running():
                     os.kill(record.pid, signal.SIGKILL)
                 last = record.start_id if record else ""

@@ -72,8 +72,8 @@ def test_a_warning_about_a_limit_is_no_failure():
     """vLLM writes it at every start where the hard limit is low."""
     warning = (
         "WARNING 11-29 19:54:10 [system_utils.py:255] Found ulimit of 20000 and failed to automatically increase with "
-        "error current limit exceeds maximum limit. This can cause fd limit errors like `OSError: [Errno 24] Too many open "
-        "files`. Consider increasing with ulimit -n"
+        "error current limit exceeds maximum limit. This can cause fd limit errors like `OSError: [Errno 24] Too many "
+        "open files`. Consider increasing with ulimit -n"
     )
     assert diagnose([warning]) is None
     assert diagnose([warning, "OSError: [Errno 24] Too many open files"])["name"] == "too many open files"
