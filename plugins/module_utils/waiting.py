@@ -22,9 +22,9 @@ HTTP_GAP_S = 0.1
 COMPLETION_GAP_S = 0.5
 #: A look at all processes of the host; never more than a fifth of the time.
 TREE_GAP_S = 0.25
-#: A slice ends early when there is news, but not for every line of a fast start: the next one has to start first, and
-#: what happens meanwhile is noticed later.
-NEWS_AFTER_S = 5.0
+#: A slice ends early for a phase that lasts so long, and not for the short ones of a fast start: the next slice has to
+#: start first, and what happens meanwhile is noticed later.
+NEWS_AFTER_S = 4.0
 #: How long a server may take to follow a dead worker before the worker's death is told as the news.
 ROOT_FOLLOWS_S = 1.0
 STALL_S = 180.0
@@ -120,11 +120,11 @@ class Waiter:
                 raise self.late()
             self.check_patience()
             # A completion on its way is waited for: the next slice would ask again and leave this one behind.
-            if slice_s and not (web.busy and self.probes.step == "completion"):
-                news = self.timeline.current != first_phase and spent >= NEWS_AFTER_S and not self.nearly()
-                if news or spent >= slice_s:
-                    self.save(False)
-                    return self.result(False)
+            may_end = slice_s and not (web.busy and self.probes.step == "completion")
+            news = self.timeline.current != first_phase and self.settled()
+            if may_end and (news or spent >= slice_s):
+                self.save(False)
+                return self.result(False)
             if web.busy:
                 web.wait(TICK_S)
             else:
@@ -137,9 +137,10 @@ class Waiter:
             return 0.0  # nobody listens yet: asking costs nothing, and there is a tick in between
         return COMPLETION_GAP_S if last.startswith("completion") else HTTP_GAP_S
 
-    def nearly(self) -> bool:
-        """Whether it answers already: the end of the start is near, and no slice should end just before it."""
-        return bool(self.probes.first_s.keys() & {"health", "models"})
+    def settled(self) -> bool:
+        """Whether the phase has lasted long enough to be news, and is not the last: it does not answer yet."""
+        lasted_s = self.elapsed() - self.timeline.phases[-1]["at_s"]
+        return lasted_s >= NEWS_AFTER_S and not self.probes.first_s.keys() & {"health", "models"}
 
     # --- looks -----------------------------------------------------------------------------------
 
