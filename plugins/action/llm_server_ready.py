@@ -86,7 +86,7 @@ class Shown:
             if one.get("note") and key not in self.noted:
                 self.noted.add(key)
                 self._say(f"  {one['note']}")
-        if phases and not new and not answer.get("ready"):
+        if phases and not new and answer.get("ready") is False:
             self._say(self._life(phases[-1], answer))
 
     def _life(self, phase: dict[str, Any], answer: dict[str, Any]) -> str:

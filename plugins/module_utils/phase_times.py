@@ -99,6 +99,15 @@ def _load(folder: str) -> dict[str, dict[str, Any]]:
     return {key: one for key, one in raw.items() if isinstance(one, dict)} if isinstance(raw, dict) else {}
 
 
+def comparable(phases: list[dict[str, Any]], watched_from_s: float) -> list[dict[str, Any]]:
+    """The phases of a start, without the length of the last one where it was over before the first look at it."""
+    ended = [index for index, one in enumerate(phases) if one.get("seconds") is not None]
+    return [
+        {**one, "seconds": None} if ended and index == ended[-1] and one["at_s"] < watched_from_s else one
+        for index, one in enumerate(phases)
+    ]
+
+
 def compare(phases: list[dict[str, Any]], last: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The phases with ``was_s`` (None: the last start did not have it) and ``note``, the difference in words or ""."""
     found: list[dict[str, Any]] = []

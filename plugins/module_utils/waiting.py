@@ -255,7 +255,11 @@ class Waiter:
 
     def compared(self) -> list[dict[str, Any]]:
         """The phases, with those of the last start."""
-        return self.kept.phases if self.was_ready else phase_times.compare(self.timeline.report(), self.last)
+        if self.was_ready:
+            return self.kept.phases
+        phases = self.timeline.report()
+        told = phase_times.compare(phase_times.comparable(phases, self.watched_from_s), self.last)
+        return [{**one, "seconds": phase["seconds"]} for one, phase in zip(told, phases)]
 
     def ready(self) -> dict[str, Any]:
         if not self.was_ready:
@@ -265,7 +269,7 @@ class Waiter:
             self.save(True)
             if self.write:
                 start = {"elapsed_s": round(self.ready_s, 3), "ready_at": time.time()}
-                phases = self.timeline.report()
+                phases = phase_times.comparable(self.timeline.report(), self.watched_from_s)
                 phase_times.remember(self.folder, self.record.declaration_hash, {**start, "phases": phases})
         return self.result(True)
 

@@ -39,6 +39,19 @@ def test_small_differences_are_no_news():
     assert notes([phase("a", 100.0)], []) == [""]
 
 
+def test_a_phase_that_was_over_before_the_first_look_is_not_compared():
+    phases = [
+        {**phase("loading", 2.0), "at_s": 0.0},
+        {**phase("up", 3.0), "at_s": 2.0},
+        {**phase("ready", None), "at_s": 5.0},
+    ]
+    assert [one["seconds"] for one in phase_times.comparable(phases, 4.9)] == [2.0, None, None]
+    assert phase_times.comparable(phases, 1.0) == phases
+    assert phase_times.comparable([], 1.0) == []
+    # While a phase runs, the one before it has ended long ago.
+    assert [one["seconds"] for one in phase_times.comparable(phases[:1], 4.9)] == [None]
+
+
 def test_a_phase_that_comes_twice_is_compared_with_its_like():
     was = [phase("loading weights", 90.0), phase("capturing graphs", 5.0), phase("loading weights", 3.0)]
     found = phase_times.compare([phase("loading weights", 91.0), phase("loading weights", 30.0)], {"phases": was})
