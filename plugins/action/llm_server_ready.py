@@ -28,26 +28,26 @@ class ActionModule(ActionBase):
         result = super().run(tmp, task_vars)
         host = str((task_vars or {}).get("inventory_hostname", "?"))
         arguments = dict(self._task.args)
-        try:
-            patience = float(arguments.get("timeout_s", 600))
-        except (TypeError, ValueError):
-            patience = 0.0  # the module refuses the value in its own words
-        deadline = time.monotonic() + patience
+        begin = time.monotonic()
+        # None until it is known: 0 leaves the patience to the module, which knows the model.
+        deadline = begin + patience if (patience := _seconds(arguments.get("timeout_s", 0))) else None
         shown = Shown(host)
         failures = 0
         while True:
-            if patience:
-                arguments["timeout_s"] = max(0.0, deadline - time.monotonic())
+            if deadline is not None:
+                arguments["timeout_s"] = max(0.001, deadline - time.monotonic())
             try:
                 answer = self._execute_module(module_name=MODULE, module_args=arguments, task_vars=task_vars)
             except AnsibleConnectionFailure as error:
                 failures += 1
-                if failures > RETRIES or time.monotonic() >= deadline:
+                if failures > RETRIES or (deadline is not None and time.monotonic() >= deadline):
                     raise
                 display.display(f"{host}: connection lost ({error}); trying again")
                 time.sleep(min(2.0 * failures, 10.0))
                 continue
             failures = 0
+            if deadline is None and answer.get("timeout_s"):
+                deadline = begin + float(answer["timeout_s"])
             if not answer.get("already_ready"):
                 shown.show(answer)
             if answer.get("failed") or answer.get("skipped") or answer.get("ready"):
@@ -58,12 +58,20 @@ class ActionModule(ActionBase):
                 return result
 
 
+def _seconds(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return 0.0  # the module refuses the value in its own words
+
+
 class Shown:
-    """What has been displayed of the phases: each one once, and a sign of life when a slice brings nothing new."""
+    """What has been displayed of the phases: each one once, what took unusually long or short, and signs of life."""
 
     def __init__(self, host: str) -> None:
         self.host = host
-        self.names: list[tuple[str, float]] = []
+        self.seen: set[tuple[str, float]] = set()
+        self.noted: set[tuple[str, float]] = set()
 
     def show(self, answer: dict[str, Any]) -> None:
         """Display what is new in an answer."""
@@ -71,11 +79,30 @@ class Shown:
         new = False
         for one in phases:
             key = (one["name"], one["at_s"])
-            if key not in self.names:
-                self.names.append(key)
+            if key not in self.seen:
+                self.seen.add(key)
                 new = True
-                display.display(f"{self.host}: {one['name']} (at {one['at_s']:.1f} s)")
-        if phases and not new and not answer.get("ready"):
-            progress = f" {answer['progress']}" if answer.get("progress") else ""
-            waiting = f", waiting for {answer['waiting_for']}" if answer.get("waiting_for") else ""
-            display.display(f"{self.host}: {phases[-1]['name']}{progress} {answer['elapsed_s']:.1f} s{waiting}")
+                self._say(f"{one['name']} (at {one['at_s']:.1f} s)")
+            if one.get("note") and key not in self.noted:
+                self.noted.add(key)
+                self._say(f"  {one['note']}")
+        if phases and not new and answer.get("ready") is False:
+            self._say(self._life(phases[-1], answer))
+
+    def _life(self, phase: dict[str, Any], answer: dict[str, Any]) -> str:
+        """How far the phase is: "loading weights 12/62 (19 %) for 45 s, last time 96 s, waiting for ..."."""
+        was = f", last time {phase['was_s']:.0f} s" if phase.get("was_s") else ""
+        waiting = f", waiting for {answer['waiting_for']}" if answer.get("waiting_for") else ""
+        spent = answer["elapsed_s"] - phase["at_s"]
+        return f"{phase['name']}{_share(answer.get('progress') or '')} for {spent:.0f} s{was}{waiting}"
+
+    def _say(self, text: str) -> None:
+        display.display(f"{self.host}: {text}")
+
+
+def _share(progress: str) -> str:
+    """ "12/62" -> " 12/62 (19 %)"."""
+    done, _slash, total = progress.partition("/")
+    if not total.isdigit() or not done.isdigit() or not int(total):
+        return f" {progress}" if progress else ""
+    return f" {progress} ({100 * int(done) // int(total)} %)"

@@ -19,14 +19,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from . import death as deaths
 from . import declaration as declarations
-from . import diagnoses, ending, files, launcher, nccl_files, nccl_places, plan, ports, procfs, readiness, servers
+from . import ending, files, launcher, nccl_files, nccl_places, oom, plan, ports, procfs, readiness, servers
 from .engines import get_engine
 from .servers import ServerRecord
 
 #: A program that cannot run at all says so within this time; whatever dies later is for llm_server_ready to tell.
 EARLY_DEATH_S = 0.3
-LOG_LINES = 40
 
 Say = Callable[[str], None]
 
@@ -275,22 +275,12 @@ def recorded(home: str, record: ServerRecord, launched: launcher.Launched) -> Se
     return made
 
 
-def death(home: str, record: ServerRecord, what: str) -> ControlError:
-    """The error for a server that has died: status in words, end of the log, diagnosis."""
-    folder = servers.folder(home, record.name)
-    deadline = time.monotonic() + 0.5
-    while not launcher.read_exit(folder) and time.monotonic() < deadline:
-        time.sleep(0.01)  # the supervisor writes it just after the end
-    words = readiness.exit_words(launcher.read_exit(folder))
-    lines = files.tail(record.log, LOG_LINES)
-    known = diagnoses.diagnose(files.tail(record.log, 400))
-    told = f" Cause: {known['cause']}. Remedy: {known['remedy']}." if known else " No known failure is in the log."
-    said = "\n  ".join(lines[-5:]) or "(it is empty)"
+def death(home: str, record: ServerRecord, what: str, memory: oom.Group | None = None) -> ControlError:
+    """The error for a server that has died: status in words, what the host knows, end of the log, diagnosis."""
+    story = deaths.tell(home, record, memory)
     return ControlError(
-        f"server {record.name!r}: {what}, {words}.{told} The log ({record.log}) ends:\n  {said}",
-        log_tail=lines,
-        diagnosis=known or {},
-        exit=words,
+        f"server {record.name!r}: {what}, {story.words}.{story.text(record.log)}",
+        **story.facts(),
     )
 
 

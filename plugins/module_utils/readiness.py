@@ -16,6 +16,8 @@ from .engines.base import Engine, Request
 
 FIRST_PHASE = "starting"
 READY = "ready"
+#: What is known of a phase when it has ended.
+MEASURED = ("seconds", "disk_bytes")
 
 
 @dataclass
@@ -61,8 +63,10 @@ class Timeline:
         self.enter(READY, at_s)
 
     def report(self) -> list[dict[str, Any]]:
-        """Phases with name, at_s and seconds (None for the one that has not ended)."""
-        return [{"name": one["name"], "at_s": one["at_s"], "seconds": one.get("seconds")} for one in self.phases]
+        """Phases with name, at_s, seconds and disk_bytes (None: not known, or it has not ended)."""
+        return [
+            {"name": one["name"], "at_s": one["at_s"], **{key: one.get(key) for key in MEASURED}} for one in self.phases
+        ]
 
 
 def split_lines(text: str, rest: str = "") -> tuple[list[str], str]:
@@ -73,7 +77,11 @@ def split_lines(text: str, rest: str = "") -> tuple[list[str], str]:
 
 @dataclass
 class Probes:
-    """The HTTP probes in their order: health, model list, own completion. A failure starts over."""
+    """The HTTP probes in their order: health, model list, own completion. A failure starts over.
+
+    While the health request fails although something answers, the model list is asked for now and then: when it was
+    there first is worth knowing (SGLang lists the model before its warm-up), and makes nothing ready.
+    """
 
     engine: Engine
     declaration: dict[str, Any]
@@ -81,28 +89,37 @@ class Probes:
     last: str = "no request was answered yet"
     done: bool = False
     _step: int = 0
+    _aside: bool = False
 
     STEPS = ("health", "models", "completion")
+    #: Tokens of the completion: few, and exactly so many where the engine can be held to it.
+    TOKENS = 2
 
     @property
     def step(self) -> str:
         return self.STEPS[self._step]
 
     def next_request(self) -> Request:
+        if self._aside or self.step == "models":
+            return Request(self.engine.models_path)
         if self.step == "health":
             return self.engine.health_probe()
-        if self.step == "models":
-            return Request(self.engine.models_path)
-        return self.engine.completion_probe(self.declaration)
+        return self.engine.completion_probe(self.declaration, self.TOKENS)
 
     def take(self, status: int, reply: Any, error: str, at_s: float) -> None:
         """The answer to :meth:`next_request`: HTTP status (0: none), decoded JSON or None, and what went wrong."""
+        if self._aside:
+            self._aside = False
+            if not self._judge("models", status, reply, error):
+                self.first_s.setdefault("models", round(at_s, 3))
+            return
         step = self.step
         why = self._judge(step, status, reply, error)
         if why:
             self.last = f"{step}: {why}"
             # A server that was up and no longer answers has to pass all of it again.
             self._step = 0
+            self._aside = step == "health" and bool(status) and "models" not in self.first_s
             return
         self.first_s.setdefault(step, round(at_s, 3))
         self.last = f"{step}: ok"
@@ -122,13 +139,18 @@ class Probes:
             names = [str(one.get("id")) for one in _entries(reply)]
             wanted = self.engine.served_name(self.declaration)
             return "" if wanted in names else f"the list names {', '.join(names) or 'no model'}, not {wanted}"
-        if step == "completion":
-            usage = reply.get("usage") if isinstance(reply, dict) else None
-            tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
-            choices = reply.get("choices") if isinstance(reply, dict) else None
-            if tokens is None and choices:
-                return ""  # a server without usage: it answered with a choice
-            return "" if tokens else "the reply has no tokens"
+        return self._judge_completion(reply) if step == "completion" else ""
+
+    def _judge_completion(self, reply: Any) -> str:
+        usage = reply.get("usage") if isinstance(reply, dict) else None
+        tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
+        choices = reply.get("choices") if isinstance(reply, dict) else None
+        if tokens is None and choices:
+            return ""  # a server without usage: it answered with a choice
+        if not tokens:
+            return "the reply has no tokens"
+        if self.engine.supports_ignore_eos and tokens != self.TOKENS:
+            return f"the reply has {tokens} tokens, {self.TOKENS} were asked for"
         return ""
 
 
@@ -156,6 +178,14 @@ def exit_words(text: str) -> str:
         number = int(getattr(signal, name, 0))
         return f"killed by {name}{_hint(number)}"
     return "exit status not recorded"
+
+
+def exit_signal(text: str) -> int:
+    """The number of the signal that ended the process, 0 for none, from the same text as :func:`exit_words`."""
+    status = text.split()[0] if text.split() else ""
+    if status.isdigit():
+        return max(0, int(status) - 128)
+    return int(getattr(signal, status if status.startswith("SIG") else f"SIG{status}", 0)) if status else 0
 
 
 def _signal_name(number: int) -> str:

@@ -43,6 +43,16 @@ def main_process(unit: str, container: str = "") -> int | None:
     return int(value) if status == 0 and name == "MainPID" and value.isdigit() and value != "0" else None
 
 
+def result(unit: str) -> str:
+    """How a service ended, in systemd's word (oom-kill, signal, exit-code, ...); "" when it does not tell."""
+    try:
+        status, out, _said = nvidia.run([*systemctl(), "show", "--property=Result", unit], _SHOW_S)
+    except OSError:
+        return ""
+    name, _equals, value = out.strip().partition("=")
+    return value if status == 0 and name == "Result" and value != "success" else ""
+
+
 class Watch:
     """Which services to stop, in the course of one reset.
 

@@ -13,8 +13,11 @@ description:
   - A server is ready when its process and its declared number of workers live, its health request succeeds, its model
     list names the model, and a completion of our own comes back with tokens. None of these alone is enough.
   - While it waits, the phase of the start is shown on the controller.
-  - It fails as soon as the server or a worker dies, with the exit status in words, the end of the log, and cause and
-    remedy where the failure is a known one.
+  - It fails as soon as the server or a worker dies, with the exit status in words, what the host knows (kills for want
+    of memory, the size of /dev/shm, the owner of the port), the end of the log, and cause and remedy where the failure
+    is a known one.
+  - It also fails when the server stalls, or when a phase takes longer than a model of its size explains. The server is
+    then left running, to be looked into.
   - A server that was found ready before is only asked again.
 author: Groundstate contributors (@groundstate)
 options:
@@ -27,9 +30,23 @@ options:
     type: str
     required: true
   timeout_s:
-    description: How long to wait at most, in seconds.
+    description:
+      - How long to wait at most, in seconds.
+      - V(0) is 600 s and 10 s more for each GiB of the model on disk, or three times what the last start took.
     type: float
-    default: 600
+    default: 0
+  stall_s:
+    description:
+      - After this many seconds without a log line, disk reads, processor time or a change of GPU memory, the server is
+        said to have stalled. V(0) switches this off.
+    type: float
+    default: 180
+  phase_timeouts:
+    description:
+      - Seconds that a phase may take, by its name, such as C({loading weights: 3600}). V(0) is without a limit.
+      - The others have limits that grow with the size of the model on disk.
+    type: dict
+    default: {}
   slice_s:
     description:
       - The wait is made of calls of this many seconds, so that news can be shown and a lost connection costs little.
@@ -77,12 +94,28 @@ elapsed_s:
   returned: success
   type: float
   sample: 1.62
+was_s:
+  description: The same for the last ready start with this declaration; null when there was none.
+  returned: success
+  type: float
+  sample: 1.7
+timeout_s:
+  description: How long this call was prepared to wait, in seconds.
+  returned: success
+  type: float
+  sample: 601.3
 phases:
-  description: Phases of the start, in their order, with begin (C(at_s)) and duration (C(seconds)).
+  description:
+    - Phases of the start, in their order, with begin (C(at_s)) and duration (C(seconds)), both in seconds, and the
+      bytes that were read from disks (C(disk_bytes); null where that may not be known).
+    - C(was_s) is the duration in the last ready start with this declaration, C(note) a marked difference in words.
   returned: success
   type: list
   elements: dict
-  sample: [{name: starting, at_s: 0.0, seconds: 0.4}, {name: ready, at_s: 1.62, seconds: null}]
+  sample:
+    - {name: loading model, at_s: 0.4, seconds: 214.0, disk_bytes: 61203283968, was_s: 96.0, note: "loading model 214 s,
+       was 96 s: page cache cold (57.0 GiB read from disk, was 0.0)"}
+    - {name: ready, at_s: 214.4, seconds: null, disk_bytes: null, was_s: null, note: ""}
 phase:
   description: The phase that it is in.
   returned: success
@@ -111,19 +144,32 @@ log_tail:
   sample: []
 diagnosis:
   description: Known cause and remedy, empty when the failure is unknown.
-  returned: when the server died
+  returned: when the server or a worker died, or the server does not get on
   type: dict
   sample: {name: out of GPU memory, cause: a GPU has not enough free memory, remedy: lower memory_fraction, line: ""}
 exit:
   description: How the process ended, in words.
-  returned: when the server died
+  returned: when the server or a worker died
   type: str
   sample: "killed by SIGKILL (exit status 137): by somebody, or by the kernel for want of memory"
+evidence:
+  description: What the host (or NCCL) knows about the failure, in sentences.
+  returned: when the server or a worker died, or the server does not get on
+  type: list
+  elements: str
+  sample: ["/dev/shm has 64 MiB, 0 MiB of them free"]
+left:
+  description: Processes of the server that live on after its death; the next start or reset ends them.
+  returned: when the server or a worker died
+  type: list
+  elements: dict
+  sample: [{pid: 4712, cmdline: "VLLM::EngineCore"}]
 """
 
 from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils import control, servers
+from ..module_utils.phase_times import LIMITS
 from ..module_utils.waiting import Waiter
 
 
@@ -132,7 +178,9 @@ def main() -> None:
         argument_spec={
             "home": {"type": "path", "required": True},
             "server": {"type": "str", "required": True},
-            "timeout_s": {"type": "float", "default": 600},
+            "timeout_s": {"type": "float", "default": 0},
+            "stall_s": {"type": "float", "default": 180},
+            "phase_timeouts": {"type": "dict", "default": {}},
             "slice_s": {"type": "float", "default": 15},
         },
         supports_check_mode=True,
@@ -147,7 +195,13 @@ def main() -> None:
                 skipped=True,
                 msg=f"check mode: no server {params['server']!r} runs, so there is nothing to wait for",
             )
-        waiter = Waiter(params["home"], launched(record, params["server"]), write=not module.check_mode)
+        waiter = Waiter(
+            params["home"],
+            launched(record, params["server"]),
+            write=not module.check_mode,
+            stall_s=params["stall_s"],
+            limits=seconds(params["phase_timeouts"]),
+        )
         result = waiter.run(params["timeout_s"], params["slice_s"])
     except control.ControlError as error:
         module.fail_json(msg=str(error), **error.facts)
@@ -156,6 +210,17 @@ def main() -> None:
     except OSError as error:
         module.fail_json(msg=f"{error.filename or params['home']}: {error.strerror or error}")
     module.exit_json(changed=False, **result)
+
+
+def seconds(limits: dict) -> dict[str, float]:
+    """The limits of phases as numbers. Raises ValueError, naming the known phases, for an unknown one."""
+    unknown = sorted(set(limits) - set(LIMITS))
+    if unknown:
+        raise ValueError(f"phase_timeouts: unknown phase {', '.join(unknown)}; there are {', '.join(sorted(LIMITS))}")
+    try:
+        return {name: float(value) for name, value in limits.items()}
+    except (TypeError, ValueError):
+        raise ValueError(f"phase_timeouts: {limits} are not all seconds (numbers)") from None
 
 
 def launched(record: servers.ServerRecord | None, name: str) -> servers.ServerRecord:

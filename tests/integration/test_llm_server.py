@@ -425,7 +425,7 @@ def test_a_kill_is_told_as_a_kill(stand_in):
 
 
 def test_a_lost_worker_fails_though_the_server_answers(stand_in, host):
-    stand_in.server(script={"lose_worker": 1, "hang_completion": True})
+    stand_in.server(script={"lose_in": "completion", "lose_worker": 1, "hang_completion": True})
     failed = stand_in.ready()
     assert "worker of rank 1" in failed["msg"]
     assert "has died" in failed["msg"]
@@ -436,7 +436,9 @@ def test_a_hang_ends_at_the_time_limit_and_names_the_phase(stand_in):
     stand_in.server(script={"hang_in": "distributed init"})
     late = stand_in.ready(timeout_s=2)
     assert late["failed"] is True
-    assert "is in phase 'distributed init' and waits for 2 workers" in late["msg"]
+    assert "is in phase 'distributed init'" in late["msg"]
+    assert "It waits for 2 workers, and is left running to be looked into" in late["msg"]
+    assert late["diagnosis"]["name"] == "ranks do not find each other"
     assert late["log_tail"][-1].endswith("Init torch distributed begin.")
 
 

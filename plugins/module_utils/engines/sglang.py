@@ -24,13 +24,17 @@ class SGLang(Engine):
     )
     phases = (
         Phase("reading arguments", r"server_args="),
-        Phase("distributed init", r"Init torch distributed begin|sglang is using nccl=="),
-        Phase("loading weights", r"Load weight begin", r"checkpoint shards:.*\| (\d+)/(\d+) "),
+        Phase("distributed init", r"Init (?:torch distributed|parallel) begin|sglang is using nccl=="),
+        Phase(
+            "loading weights",
+            r"Load weight begin",
+            r"(?:shards|Loader|Streamer|loader|InstantTensor):.*\| *(\d+)/(\d+) ",
+        ),
         Phase("allocating KV cache", r"Load weight end"),
         Phase(
             "capturing graphs",
             r"Capture .*(?:cuda|CUDA) graph begin",
-            r"(?:Capturing|Compiling) (?:batches|num tokens).*\| (\d+)/(\d+) ",
+            r"(?:Capturing|Compiling) (?:batches|num tokens|prefill shape).*\| (\d+)/(\d+) ",
         ),
         Phase("starting HTTP", r"max_total_num_tokens="),
         Phase("warming up", r"Application startup complete"),

@@ -6,10 +6,11 @@ import errno
 import json
 import os
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from ansible_collections.groundstate.llm.plugins.module_utils import files, servers, waiting
+from ansible_collections.groundstate.llm.plugins.module_utils import files, ready_file, servers, waiting
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,31 +54,38 @@ def test_a_whole_number_is_a_time(tmp_path):
     assert servers.load(str(tmp_path), "local").launched_at == 1795969000
 
 
-kept = st.fixed_dictionaries(
-    {},
-    optional={
-        name: st.one_of(
-            st.none(), st.booleans(), st.integers(), st.text(max_size=3), st.lists(st.integers(), max_size=2)
-        )
-        for name in waiting.KEPT
-    },
+WHOLE = ready_file.Kept(
+    elapsed_s=3.5, watched_from_s=0.2, phases=[{"name": "starting", "at_s": 0.0}], workers=[[0, 4711, 99]], active_s=3.0
 )
+values = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text("ab", max_size=2),
+    st.lists(st.integers(), max_size=2), st.dictionaries(st.sampled_from(["folder", "x"]), st.integers(), max_size=2),
+)  # fmt: skip
 
 
-@given(kept)
-def test_a_damaged_ready_file_is_done_without(content):
+@given(st.dictionaries(st.sampled_from(sorted(asdict(WHOLE))), values, max_size=3), st.booleans())
+def test_a_damaged_ready_file_is_done_without(damage, whole):
     with tempfile.TemporaryDirectory() as home:
         path = os.path.join(servers.folder(home, "local"), "ready.json")
-        files.write_json(path, {"start_id": "s1", **content})
+        files.write_json(path, {"start_id": "s1", **(asdict(WHOLE) if whole else {}), **damage})
         waiter = waiting.Waiter(home, RECORD)
-        assert waiter.kept == {} or set(waiter.kept) >= set(waiting.KEPT)
         assert waiter.timeline.report()
+        assert all(len(one) == 3 for one in waiter.kept.workers)
+        if not damage and whole:
+            assert waiter.kept == WHOLE
+
+
+def test_what_an_earlier_slice_kept_of_another_start_is_not_used(tmp_path):
+    WHOLE.save(servers.folder(str(tmp_path), "local"), "another")
+    assert waiting.Waiter(str(tmp_path), RECORD).kept == ready_file.Kept()
+    WHOLE.save(servers.folder(str(tmp_path), "local"), "s1")
+    assert waiting.Waiter(str(tmp_path), RECORD).kept == WHOLE
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "\x00"])
 def test_a_ready_file_that_is_none_is_done_without(tmp_path, text):
     files.write_atomic(os.path.join(servers.folder(str(tmp_path), "local"), "ready.json"), text)
-    assert waiting.Waiter(str(tmp_path), RECORD).kept == {}
+    assert waiting.Waiter(str(tmp_path), RECORD).kept == ready_file.Kept()
 
 
 def test_a_full_disk_names_the_file(tmp_path, monkeypatch):

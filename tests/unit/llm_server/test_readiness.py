@@ -75,7 +75,7 @@ def test_progress_within_a_phase():
 def test_a_clock_that_cannot_be_true_is_not_believed():
     engine, timeline = get_engine("sglang"), readiness.Timeline()
     timeline.feed(engine, "[2001-01-01 00:00:00] server_args=ServerArgs(", 7.5, time.time() - 7.5)
-    assert timeline.report()[-1] == {"name": "reading arguments", "at_s": 7.5, "seconds": None}
+    assert timeline.report()[-1] == {"name": "reading arguments", "at_s": 7.5, "seconds": None, "disk_bytes": None}
 
 
 def test_a_line_read_late_keeps_its_own_time():

@@ -1,0 +1,74 @@
+# Copyright: Groundstate contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""ready.json: what is known of one start so far, kept between the slices of the wait for it."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from . import files, oom
+
+FILE = "ready.json"
+#: Field -> types. A file in which one of them is another type was not written by us.
+_TYPES: dict[str, Any] = {
+    "ready": bool,
+    "elapsed_s": (int, float),
+    "was_s": (int, float, type(None)),
+    "watched_from_s": (int, float),
+    "phases": list,
+    "probes": dict,
+    "log_offset": int,
+    "workers": list,
+    "active_s": (int, float),
+    "disk_bytes": (int, type(None)),
+    "memory": (dict, type(None)),
+}
+
+
+@dataclass
+class Kept:
+    """See the fields of llm_server_ready's result; the others serve the next slice. All times since the launch."""
+
+    ready: bool = False
+    elapsed_s: float = 0.0
+    was_s: float | None = None
+    watched_from_s: float | None = None
+    phases: list[dict[str, Any]] = field(default_factory=list)
+    probes: dict[str, float] = field(default_factory=dict)
+    log_offset: int = 0
+    workers: list[list[int]] = field(default_factory=list)  # [rank, pid, start time]
+    active_s: float | None = None  # when anything last happened
+    disk_bytes: int | None = None  # read by all its processes when the phase began
+    memory: oom.Group | None = None  # its control group as it was at the first look
+
+    @classmethod
+    def load(cls, folder: str, start_id: str) -> Kept:
+        """What an earlier slice wrote of this start; a new one when there is nothing of use: the wait begins anew."""
+        try:
+            raw = files.read_json(os.path.join(folder, FILE))
+        except ValueError:
+            return cls()
+        if not isinstance(raw, dict) or raw.get("start_id") != start_id:
+            return cls()
+        if not all(isinstance(raw.get(name), kinds) for name, kinds in _TYPES.items()):
+            return cls()
+        known = {one.name: raw[one.name] for one in fields(cls)}
+        if not all(isinstance(one, dict) and {"name", "at_s"} <= set(one) for one in known["phases"]):
+            return cls()
+        if not all(isinstance(one, list) and [type(item) for item in one] == [int] * 3 for one in known["workers"]):
+            return cls()
+        try:
+            known["memory"] = oom.Group(**known["memory"]) if known["memory"] else None
+        except TypeError:
+            return cls()
+        return cls(**known)
+
+    def save(self, folder: str, start_id: str) -> None:
+        """Write it atomically. Raises OSError."""
+        value = {"start_id": start_id, **asdict(self)}
+        if self.ready:
+            value["ready_at"] = time.time()
+        files.write_json(os.path.join(folder, FILE), value)
