@@ -11,8 +11,10 @@ from typing import Any
 
 from . import stats
 from .engines.base import Engine
-from .http1 import Client, HttpError, Response, now
+from .http1 import HttpError
+from .http_client import Client, Response
 from .openai_stream import Stream, count, error_text
+from .wire import now
 
 
 class EndpointError(Exception):

@@ -15,7 +15,8 @@ from typing import Any, Callable
 from . import stats
 from . import workload as workloads
 from .endpoint import Endpoint, Sample
-from .http1 import HttpError, now
+from .http1 import HttpError
+from .wire import now
 
 #: So many successive warm-up waves have to agree (within the workload's steady_share) for the server to be steady.
 STEADY_WAVES = 3

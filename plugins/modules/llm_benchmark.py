@@ -216,7 +216,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ..module_utils import endpoint, files, load, measurement, server_env, servers, workload
 from ..module_utils.engines import get_engine
 from ..module_utils.fingerprint import take
-from ..module_utils.http1 import Client
+from ..module_utils.http_client import Client
 
 PROGRESS_INTERVAL_S = 1.0
 LOG_LINES = 15

@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT / "playbooks" / "collections"))
 
 from ansible_collections.groundstate.llm.plugins.module_utils import endpoint, load, workload  # noqa: E402
 from ansible_collections.groundstate.llm.plugins.module_utils.engines import get_engine  # noqa: E402
-from ansible_collections.groundstate.llm.plugins.module_utils.http1 import Client  # noqa: E402
+from ansible_collections.groundstate.llm.plugins.module_utils.http_client import Client  # noqa: E402
 
 TTFT_S, STEP_S = 0.2, 0.01
 

@@ -10,7 +10,8 @@ import subprocess
 import pytest
 from ansible_collections.groundstate.llm.plugins.module_utils.endpoint import Endpoint, EndpointError
 from ansible_collections.groundstate.llm.plugins.module_utils.engines import get_engine
-from ansible_collections.groundstate.llm.plugins.module_utils.http1 import Client, HttpError
+from ansible_collections.groundstate.llm.plugins.module_utils.http1 import HttpError
+from ansible_collections.groundstate.llm.plugins.module_utils.http_client import Client
 from ansible_collections.groundstate.llm.plugins.module_utils.workload import resolve
 from mock_llm import Mock
 

@@ -11,7 +11,7 @@ import pytest
 from ansible_collections.groundstate.llm.plugins.module_utils import files, load, measurement
 from ansible_collections.groundstate.llm.plugins.module_utils.endpoint import Endpoint, EndpointError, Sample
 from ansible_collections.groundstate.llm.plugins.module_utils.engines import get_engine
-from ansible_collections.groundstate.llm.plugins.module_utils.http1 import Client
+from ansible_collections.groundstate.llm.plugins.module_utils.http_client import Client
 from ansible_collections.groundstate.llm.plugins.module_utils.workload import DEFAULTS, WorkloadError, resolve
 from mock_llm import Mock
 
