@@ -175,7 +175,7 @@ class Connection:
 
     # --- plain answers -----------------------------------------------------------------------------
 
-    def reply(self, value, status: str = "200 OK") -> None:
+    def reply(self, value: object, status: str = "200 OK") -> None:
         raw = json.dumps(value).encode()
         close = "connection: close\r\n" if self.settings.trap == "close" else ""
         head = f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {len(raw)}\r\n{close}\r\n"
@@ -244,8 +244,8 @@ class Connection:
             choice.update({"message": {"content": word(0) * wanted}} if chat else {"text": word(0) * wanted})
             self.reply({"choices": [choice], "usage": usage})
             return
-        usage = bool((body.get("stream_options") or {}).get("include_usage")) and trap != "no_usage"
-        job = Job(chat, wanted // 2 if trap == "short" else wanted, usage, truth)
+        told = bool((body.get("stream_options") or {}).get("include_usage")) and trap != "no_usage"
+        job = Job(chat, wanted // 2 if trap == "short" else wanted, told, truth)
         self.server.truths.append(truth)
         self.busy = True
         head = (
@@ -317,8 +317,11 @@ class Connection:
         data = self.event(self.choice(job, {}, "", "length"))  # an empty chunk with the reason: not a token
         if job.usage:
             told = job.sent + (self.settings.trap == "wrong_usage")
-            usage = {"prompt_tokens": job.truth.prompt_tokens, "completion_tokens": told}
-            usage["prompt_tokens_details"] = {"cached_tokens": 0}
+            usage = {
+                "prompt_tokens": job.truth.prompt_tokens,
+                "completion_tokens": told,
+                "prompt_tokens_details": {"cached_tokens": 0},
+            }
             data += self.event({"id": "mock", "choices": [], "usage": usage})
         return data + self.event(b"[DONE]") + b"0\r\n\r\n"
 

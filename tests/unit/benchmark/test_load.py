@@ -8,10 +8,11 @@ import math
 import time
 
 import pytest
-from ansible_collections.groundstate.llm.plugins.module_utils import files, load, measurement
+from ansible_collections.groundstate.llm.plugins.module_utils import files, load, measurement, self_check
 from ansible_collections.groundstate.llm.plugins.module_utils.endpoint import Endpoint, EndpointError, Sample
 from ansible_collections.groundstate.llm.plugins.module_utils.engines import get_engine
 from ansible_collections.groundstate.llm.plugins.module_utils.http_client import Client
+from ansible_collections.groundstate.llm.plugins.module_utils.sampling import Sampler
 from ansible_collections.groundstate.llm.plugins.module_utils.workload import DEFAULTS, WorkloadError, resolve
 from mock_llm import Mock
 
@@ -37,7 +38,7 @@ def document(done: load.Run, **options) -> dict:
     server = {"name": "s", "start_id": "1", "declaration_hash": "d", "base_url": "u"}
     server.update({"engine": "vllm", "served_model_name": "mock"})
     interpreter = {"loop": "asyncio", "python": "3"}
-    return measurement.build(done, wanted, server, interpreter, "m1", "i", 0.0, 1.5)
+    return measurement.build(done, wanted, server, interpreter, Sampler(enabled=False), "m1", "i", 0.0, 1.5)
 
 
 def test_every_request_is_made_once_with_a_prompt_of_its_own():
@@ -48,7 +49,7 @@ def test_every_request_is_made_once_with_a_prompt_of_its_own():
         *((1, index, 2) for index in range(3)),
         *((4, index, 8) for index in range(3)),
     ]
-    assert done.warmup["requests"] == 2 + 4  # two single ones, then one wave of the second level
+    assert [level.warmup["requests"] for level in done.levels] == [2, 4]  # two single ones; one wave of four
     assert len(truths) == 6 + 2 * 3 + 8 * 3
     assert len({truth.prompt for truth in truths}) == len(truths)
     assert {truth.prompt_tokens for truth in truths} == {32}
@@ -67,7 +68,12 @@ def test_without_a_tokenizer_words_are_fitted_to_the_servers_count():
     with Mock(tokenize=False, template_tokens=9) as mock:
         done = run(mock, engine="generic", api="chat")
         assert {truth.prompt_tokens for truth in mock.truths} == {32}
-    assert done.prompts == {"method": "words fitted by usage.prompt_tokens", "words": 23, "fitted_exactly": True}
+    assert done.prompts == {
+        "method": "words fitted by usage.prompt_tokens",
+        "token_source": "the server's usage",
+        "words": 23,
+        "fitted_exactly": True,
+    }
     assert document(done)["prompts"]["exact"] is True
 
 
@@ -159,7 +165,7 @@ def test_progress_ends_complete():
     with Mock() as mock:
         run(mock, progress=progress, concurrency=[1, 2])
     told = progress.as_dict()
-    assert (told["phase"], told["done"], told["total"]) == ("measuring", 3 + 2 + 6, 11)
+    assert (told["phase"], told["done"], told["total"]) == ("measuring", 6, 6)
     assert told["eta_s"] == 0
 
 
@@ -242,26 +248,27 @@ def test_names_of_measurements_sort_by_time_and_differ():
 
 
 @pytest.mark.parametrize(
-    ("lag", "cpu", "ttft", "decode", "reasons"),
+    ("lag", "cpu", "ttft", "decode", "reasons", "with_kernel_stamps"),
     [
-        (0.001, 0.1, 0.005, 0.1, 0),
-        (0.030, 0.1, 1.0, 4.0, 0),
-        (0.030, 0.1, 0.1, 4.0, 1),
-        (0.030, 0.1, 1.0, 1.0, 1),
-        (0.001, 0.95, 1.0, 1.0, 1),
-        (0.5, 0.95, 0.1, 1.0, 3),
+        (0.001, 0.1, 0.005, 0.1, 0, 0),
+        (0.030, 0.1, 1.0, 4.0, 0, 0),
+        (0.030, 0.1, 0.1, 4.0, 1, 0),
+        (0.030, 0.1, 1.0, 1.0, 1, 1),
+        (0.001, 0.95, 1.0, 1.0, 1, 1),
+        (0.5, 0.95, 0.1, 1.0, 3, 2),
     ],
 )
-def test_when_the_client_was_the_limit(lag, cpu, ttft, decode, reasons):
+def test_when_the_client_was_the_limit(lag, cpu, ttft, decode, reasons, with_kernel_stamps):
     sample = Sample(ttft_s=ttft, e2e_s=ttft + decode)
-    told = load.self_check([lag] * 50, cpu, [sample])
-    assert (len(told["why"]), told["limited"]) == (reasons, reasons > 0)
+    for stamped, number in ((False, reasons), (True, with_kernel_stamps)):
+        told = self_check.self_check([lag] * 50, cpu, [sample], stamped)
+        assert (len(told["why"]), told["limited"]) == (number, number > 0)
     assert not math.isnan(told["loop_lag_p99_s"])
 
 
 def test_a_blocked_loop_is_seen_by_the_client_itself():
     async def work() -> list[float]:
-        with load.ClientWatch() as watch:
+        with self_check.ClientWatch() as watch:
             await asyncio.sleep(0.05)
             time.sleep(0.2)
             await asyncio.sleep(0.05)
