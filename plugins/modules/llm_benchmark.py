@@ -80,8 +80,8 @@ options:
         default: 3
       warmup_cap_s:
         description:
-          - Warm-up of a level goes on until three successive waves agree within C(steady_share), or until this many seconds have
-            passed; then the result says that it was not steady.
+          - Warm-up of a level goes on until three successive waves agree within C(steady_share), or until this many
+            seconds have passed; then the result says that it was not steady.
         type: float
         default: 60.0
       steady_share:
