@@ -138,6 +138,15 @@ def word(index: int) -> str:
     return (" über", " 字", " plain", " 🦙", " word", " café")[index % 6]
 
 
+def text_of(messages: list[dict]) -> str:
+    """The text of a chat; a message's content is a text or a list of parts."""
+    texts = []
+    for message in messages:
+        content = message.get("content") or ""
+        texts.append(content if isinstance(content, str) else " ".join(part.get("text", "") for part in content))
+    return " ".join(texts)
+
+
 class Connection:
     """One connection of a client: its requests one after the other."""
 
@@ -227,9 +236,9 @@ class Connection:
     def generate(self, chat: bool, body: dict) -> None:
         trap, settings = self.settings.trap, self.settings
         self.server.generations += 1
-        prompt = body["messages"][0]["content"] if chat else body["prompt"]
+        prompt = text_of(body["messages"]) if chat else body["prompt"]
         count = len(prompt) if isinstance(prompt, list) else len(prompt.split()) + settings.template_tokens
-        wanted = int(body.get("max_tokens", 16))
+        wanted = int(body.get("max_completion_tokens") or body.get("max_tokens") or 16)
         truth = Truth(self.arrived_at, prompt=json.dumps(prompt)[:400], prompt_tokens=count)
         if trap in ("http_429", "http_503") or (trap == "flaky" and self.server.generations % 3 == 0):
             status = "429 Too Many Requests" if trap == "http_429" else "503 Service Unavailable"

@@ -17,6 +17,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "playbooks" / "collections"))
 
 from ansible_collections.groundstate.llm.plugins.module_utils.known_server import TRAPS, Server, Settings, Truth
+from ansible_collections.groundstate.llm.plugins.module_utils.self_check import new_loop
 
 
 class Mock:
@@ -67,8 +68,9 @@ def main() -> None:
     port = given.pop("port")
     if given["trap"] not in TRAPS:
         parser.error(f"unknown trap {given['trap']!r}; use one of {', '.join(TRAPS)}")
+    loop, _name = new_loop()
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(serve(port, Settings(**given)))
+        loop.run_until_complete(serve(port, Settings(**given)))
 
 
 if __name__ == "__main__":
