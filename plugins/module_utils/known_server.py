@@ -184,10 +184,10 @@ class Connection:
 
     # --- plain answers -----------------------------------------------------------------------------
 
-    def reply(self, value: object, status: str = "200 OK") -> None:
-        raw = json.dumps(value).encode()
+    def reply(self, value: object, status: str = "200 OK", kind: str = "application/json") -> None:
+        raw = value.encode() if isinstance(value, str) else json.dumps(value).encode()
         close = "connection: close\r\n" if self.settings.trap == "close" else ""
-        head = f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {len(raw)}\r\n{close}\r\n"
+        head = f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {len(raw)}\r\n{close}\r\n"
         self.write(head.encode() + raw)
         if close:
             self.close()
@@ -222,6 +222,18 @@ class Connection:
         elif path == "/tokenize" and settings.tokenize:
             text = body.get("prompt") or body.get("content") or ""
             self.reply({"tokens": [1] + [1000 + sum(one.encode()) * 7 % 9000 for one in text.split()]})
+        elif path == "/flush_cache":
+            self.server.flushes += 1
+            self.reply({})
+        elif path == "/metrics":
+            done = [one for one in self.server.truths if one.complete]
+            told = {
+                "vllm:num_requests_running": len(self.server.truths) - len(done),
+                "vllm:prompt_tokens_total": sum(one.prompt_tokens for one in done),
+                "vllm:generation_tokens_total": sum(one.tokens for one in done),
+            }
+            lines = "".join(f'{name}{{model_name="{settings.model}"}} {value}.0\n' for name, value in told.items())
+            self.reply(lines, kind="text/plain")
         elif path == "/mock/truth":
             self.reply(
                 {"requests": [asdict(one) for one in self.server.truths], "connections": self.server.connections}
@@ -350,7 +362,7 @@ class Server:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.truths: list[Truth] = []
-        self.connections = self.generations = 0
+        self.connections = self.generations = self.flushes = 0
         self.open: set[Wire] = set()
 
     async def listen(self, port: int = 0, tls: ssl.SSLContext | None = None) -> int:

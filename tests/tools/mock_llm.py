@@ -24,7 +24,8 @@ class Mock:
     """The server in a thread of this process, for tests; ``truths`` may be read once the requests are over."""
 
     def __init__(self, tls=None, **settings) -> None:
-        self.server = Server(Settings(**settings))
+        # Slower than alone: on a busy machine all the tokens of a short answer would be read at once.
+        self.server = Server(Settings(**{"step": 0.02, **settings}))
         self._tls = tls
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)

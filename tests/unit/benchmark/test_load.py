@@ -312,3 +312,55 @@ def test_one_answer_in_one_piece_does_not_end_the_warm_up_but_all_of_them_do(mon
     with Mock(trap="buffered") as mock, pytest.raises(load.LoadError, match="one moment"):
         run(mock, warmup_requests=4)
     assert len(mock.truths) == load.STEADY_WAVES
+
+
+def test_the_cache_is_emptied_before_every_wave_and_the_same_prompts_come_again():
+    with Mock() as mock:
+        run(mock, engine="sglang", prefix_cache="flush", concurrency=[2])
+        prompts = [truth.prompt for truth in mock.truths]
+        assert mock.server.flushes == 1 + 3  # a wave of warm-up and three repeats
+    assert len(prompts) == 8
+    assert len(set(prompts)) == 2
+
+
+def test_an_engine_that_cannot_empty_its_cache_is_refused_before_any_load():
+    async def work(url: str) -> None:
+        await Endpoint(Client(url), get_engine("vllm"), "mock", resolve({"prefix_cache": "flush"})).check()
+
+    with Mock() as mock:
+        with pytest.raises(EndpointError, match="vLLM has no request that empties its prefix cache"):
+            asyncio.run(work(mock.url))
+        assert mock.server.generations == 0
+
+
+def test_the_servers_own_counters_agree_with_what_was_measured():
+    with Mock() as mock:
+        done = run(mock, concurrency=[1, 2])
+    found = document(done, concurrency=[1, 2])
+    assert [level["server_metrics"]["delta"]["generated_tokens"] for level in found["levels"]] == [3 * 8, 6 * 8]
+    assert [level["server_metrics"]["delta"]["prompt_tokens"] for level in found["levels"]] == [3 * 32, 6 * 32]
+    assert [level["server_metrics"]["foreign_tokens"] for level in found["levels"]] == [0, 0]
+    assert [level["warmup"]["requests"] for level in found["levels"]] == [2, 2]
+    assert found["warmup"] == found["levels"][0]["warmup"]
+
+
+def test_texts_of_a_file_are_sent_as_they_are_when_the_cache_is_kept():
+    wanted = resolve({**QUICK, "prefix_cache": "keep", "prompts_file": "prompts.txt", "concurrency": [2]})
+
+    async def work(url: str) -> load.Run:
+        client = Client(url)
+        try:
+            target = Endpoint(client, get_engine("vllm"), "mock", wanted)
+            return await load.Runner(
+                target, wanted, "m1", load.Progress(), ["one text", "another text", "unused"]
+            ).run()
+        finally:
+            await client.close()
+
+    with Mock() as mock:
+        done = asyncio.run(work(mock.url))
+        assert {truth.prompt for truth in mock.truths} == {'"one text"', '"another text"'}
+    found = document(done, prefix_cache="keep", prompts_file="prompts.txt", concurrency=[2])
+    assert (found["prompts"]["exact"], found["prompts"]["method"]) == (None, "file")
+    assert found["levels"][0]["prompt_tokens"] == {"min": 2, "max": 2}
+    assert found["prefix_cache"].startswith("kept")
