@@ -9,10 +9,12 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import stats
+from . import server_metrics, stats
 from .engines.base import Engine
-from .http1 import Client, HttpError, Response, now
+from .http1 import HttpError
+from .http_client import Client, Response
 from .openai_stream import Stream, count, error_text
+from .wire import now
 
 
 class EndpointError(Exception):
@@ -124,6 +126,10 @@ class Endpoint:
         Returns the entry of the model list. Raises EndpointError.
         """
         where = f"{self.client.host}:{self.client.port}"
+        if self.workload["prefix_cache"] == "flush" and self.engine.flush_cache_path is None:
+            raise EndpointError(
+                f"prefix_cache: {self.engine.title} has no request that empties its prefix cache; use defeat or keep"
+            )
         health = await self._get(self.engine.health_path)
         if health.status not in (200, 404, 401, 403):  # 404: there is no such probe; a key is checked below
             raise EndpointError(
@@ -158,6 +164,8 @@ class Endpoint:
     def _check_context(self, entry: dict[str, Any]) -> None:
         meta = entry.get("meta")
         limit = count(entry.get("max_model_len")) or count(meta.get("n_ctx") if isinstance(meta, dict) else None)
+        if self.workload["prompts_file"]:
+            return  # lengths are the file's; the server refuses what is too long for it
         wanted = self.workload["prompt_tokens"] + self.workload["output_tokens"]
         if limit and wanted > limit:
             raise EndpointError(
@@ -196,6 +204,30 @@ class Endpoint:
                 "prompts cannot be known on this server"
             )
         return told
+
+    # --- what the server tells besides answers ------------------------------------------------------
+
+    async def metrics(self) -> dict[str, float] | None:
+        """The server's own metrics by our names; None where it tells none."""
+        if self.engine.metrics_path is None:
+            return None
+        try:
+            reply = await self.client.request("GET", self.engine.metrics_path, timeout_s=min(10.0, self.timeout_s))
+        except HttpError:
+            return None
+        if reply.status != 200:
+            return None
+        return server_metrics.parse(reply.body.decode("utf-8", "replace"), self.engine.metrics) or None
+
+    async def flush_cache(self) -> None:
+        """Empty the prefix cache. Raises EndpointError when it cannot be done."""
+        path = str(self.engine.flush_cache_path)  # check() has refused engines without one
+        try:
+            reply = await self.client.request("POST", path, timeout_s=min(30.0, self.timeout_s))
+        except HttpError as error:
+            raise EndpointError(f"the prefix cache could not be emptied: {error}") from error
+        if reply.status != 200:
+            raise EndpointError(f"the prefix cache could not be emptied: {path} answers {reply.status}")
 
     # --- one timed request -------------------------------------------------------------------------
 

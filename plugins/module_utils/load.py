@@ -5,30 +5,24 @@
 from __future__ import annotations
 
 import asyncio
-import platform
 import time
 from collections.abc import Coroutine
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
-from . import stats
+from . import prompts, server_metrics, stats
 from . import workload as workloads
 from .endpoint import Endpoint, Sample
-from .http1 import HttpError, now
+from .http1 import HttpError
+from .self_check import ClientWatch, report
+from .wire import now
 
 #: So many successive warm-up waves have to agree (within the workload's steady_share) for the server to be steady.
 STEADY_WAVES = 3
 #: ... and are given up after so many, however quick they are.
 WARMUP_WAVES = 60
 GUARD_INTERVAL_S = 0.2
-LAG_INTERVAL_S = 0.02
-
-#: Above these the client, not the server, may have been what was measured.
-LIMIT_CPU_SHARE = 0.8
-LIMIT_LAG_TTFT = 0.1  # of the median time to first token, when above LIMIT_LAG_FLOOR_S
-LIMIT_LAG_DECODE = 0.01  # of the median time from first to last token
-LIMIT_LAG_FLOOR_S = 0.005
 
 
 class LoadError(Exception):
@@ -76,6 +70,17 @@ class Repeat:
 
 
 @dataclass
+class Level:
+    """When a level ran (:func:`time.perf_counter`), how it was warmed up, what the server told of it."""
+
+    concurrency: int
+    began: float
+    ended: float
+    warmup: dict[str, Any]
+    metrics: dict[str, Any] | None
+
+
+@dataclass
 class Run:
     """Everything that a run observed; ``measurement.py`` makes the result of it."""
 
@@ -85,36 +90,7 @@ class Run:
     warmup: dict[str, Any]
     client: dict[str, Any]
     prompts: dict[str, Any]
-
-
-class ClientWatch:
-    """What the client itself costs while requests are in flight; may be entered many times.
-
-    ``lags``: how late the event loop wakes a task that asked for it, which is the error it adds to time stamps.
-    """
-
-    def __init__(self) -> None:
-        self.lags: list[float] = []
-        self.cpu_s = self.wall_s = 0.0
-        self._task: asyncio.Task[None] | None = None
-
-    async def _watch(self) -> None:
-        while True:
-            due = now() + LAG_INTERVAL_S
-            await asyncio.sleep(LAG_INTERVAL_S)
-            self.lags.append(max(0.0, now() - due))
-
-    def __enter__(self) -> ClientWatch:
-        self.cpu_s -= time.process_time()
-        self.wall_s -= now()
-        self._task = asyncio.get_running_loop().create_task(self._watch())
-        return self
-
-    def __exit__(self, *_unused: object) -> None:
-        self.cpu_s += time.process_time()
-        self.wall_s += now()
-        if self._task is not None:
-            self._task.cancel()
+    levels: list[Level]
 
 
 async def guarded(work: Coroutine[Any, Any, Any], guard: Callable[[], str | None] | None) -> Any:
@@ -144,50 +120,81 @@ async def guarded(work: Coroutine[Any, Any, Any], guard: Callable[[], str | None
 class Runner:
     """One run of a resolved workload; ``measurement`` is its id and part of every prompt's nonce."""
 
-    def __init__(self, endpoint: Endpoint, workload: dict[str, Any], measurement: str, progress: Progress) -> None:
-        self.endpoint, self.workload, self.progress = endpoint, workload, progress
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        workload: dict[str, Any],
+        measurement: str,
+        progress: Progress,
+        texts: list[str] | None = None,
+    ) -> None:
+        self.endpoint, self.workload, self.progress, self.texts = endpoint, workload, progress, texts
         self.measurement = measurement
         self.tokens: int = workload["output_tokens"]
-        self.prompts = workloads.Prompts(workload["seed"], measurement, workload["prompt_tokens"])
+        self.prompts = self._prompts(workload["prompt_tokens"])
         self.method: dict[str, Any] = {}
         self._probes = 0
 
     async def run(self) -> Run:
-        """Warm up, then measure every level. Raises LoadError, EndpointError or WorkloadError."""
+        """Warm up and measure every level. Raises LoadError, EndpointError or WorkloadError.
+
+        ``texts``: the prompts of the workload's file.
+        """
         await self._choose_prompts()
-        levels = self.workload["concurrency"]
-        warmup = await self._warm_up(levels[0])
         repeats: list[Repeat] = []
-        self.progress.enter("measuring", workloads.total_requests(self.workload))
+        levels: list[Level] = []
         began, watch = now(), ClientWatch()
-        for place, level in enumerate(levels):
-            if place:  # more streams at once than before: shapes and buffers that the server has not used yet
-                self.progress.total += level
-                rows = await self._wave(level, [("warm-up", level, index) for index in range(level)])
-                warmup["requests"] += len(rows)
-            done = [await self._repeat(level, index, watch) for index in range(self.workload["repeats"])]
-            self._check_errors(level, done)
+        for concurrency in self.workload["concurrency"]:
+            # More streams at once than before: shapes and buffers that the server has not used yet.
+            warmup = await self._warm_up(concurrency)
+            before = await self.endpoint.metrics()
+            self.progress.enter("measuring", workloads.level_requests(self.workload, concurrency))
+            begin = now()
+            began = began if levels else begin
+            done = [await self._repeat(concurrency, index, watch) for index in range(self.workload["repeats"])]
+            end = now()
+            self._check_errors(concurrency, done)
+            tokens = sum(one.tokens or 0 for repeat in done for one in repeat.samples)
+            told = server_metrics.compare(before, await self.endpoint.metrics(), tokens)
+            levels.append(Level(concurrency, begin, end, warmup, told))
             repeats += done
         good = [one for repeat in repeats for one in repeat.samples if one.ok]
-        client = self_check(watch.lags, watch.cpu_s / watch.wall_s, good)
-        return Run(began, now() - began, repeats, warmup, client, self.method)
+        client = report(watch, self.endpoint.client, good)
+        return Run(began, now() - began, repeats, levels[0].warmup, client, self.method, levels)
 
     # --- prompts -----------------------------------------------------------------------------------
+
+    def _prompts(self, length: int, ids: list[int] | None = None) -> prompts.Prompts:
+        unique = self.workload["prefix_cache"] == "defeat"
+        return prompts.Prompts(self.workload["seed"], self.measurement, length, ids, self.texts, unique)
 
     async def _choose_prompts(self) -> None:
         """Exact lengths as token ids where the server tells its ids, else words fitted to the server's count."""
         length = self.workload["prompt_tokens"]
+        if self.texts is not None:
+            self.method = {"method": "file", "token_source": "none: lengths are the file's", "texts": len(self.texts)}
+            return
         if not self.endpoint.chat:
-            tokens = await self.endpoint.tokenize(" " + workloads.WORD_TEXT)
-            ids = workloads.vocabulary(tokens or [])
-            if len(ids) >= workloads.MIN_VOCABULARY:
-                self.prompts = workloads.Prompts(self.workload["seed"], self.measurement, length, ids)
-                self.method = {"method": "token ids", "vocabulary": len(ids)}
+            tokens = await self.endpoint.tokenize(" " + prompts.WORD_TEXT)
+            ids = prompts.vocabulary(tokens or [])
+            if len(ids) >= prompts.MIN_VOCABULARY:
+                self.prompts = self._prompts(length, ids)
+                self.method = {
+                    "method": "token ids",
+                    "token_source": f"the server's {self.endpoint.engine.tokenize_path}",
+                    "vocabulary": len(ids),
+                }
                 return
         self.progress.enter("fitting prompts", 0)
-        words, exact = await workloads.fit_words(self._count_words, length)
-        self.prompts = workloads.Prompts(self.workload["seed"], self.measurement, words)
-        self.method = {"method": "words fitted by usage.prompt_tokens", "words": words, "fitted_exactly": exact}
+        # With prompts that are alike in each wave, the n-th probe's words are those of the n-th stream.
+        words, exact = await prompts.fit_words(self._count_words, length)
+        self.prompts = self._prompts(words)
+        self.method = {
+            "method": "words fitted by usage.prompt_tokens",
+            "token_source": "the server's usage",
+            "words": words,
+            "fitted_exactly": exact,
+        }
 
     async def _count_words(self, words: int) -> int:
         self._probes += 1
@@ -215,6 +222,8 @@ class Runner:
             await self.endpoint.client.open(concurrency)
         except HttpError as error:
             raise LoadError(f"{concurrency} connections could not be opened: {error}") from error
+        if self.workload["prefix_cache"] == "flush":
+            await self.endpoint.flush_cache()
         share = len(bodies) // concurrency
         parts = [bodies[index * share : (index + 1) * share] for index in range(concurrency)]
         with watch or nullcontext():
@@ -235,7 +244,7 @@ class Runner:
         began = now()
         self.progress.enter("warm-up", wanted)
         while wanted:
-            keys: list[tuple[str | int, ...]] = [("warm-up", concurrency, requests + n) for n in range(concurrency)]
+            keys: list[tuple[str | int, ...]] = [("warm-up", concurrency, requests, n) for n in range(concurrency)]
             samples = await self._wave(concurrency, keys)
             for sample in samples:
                 # One answer may come in one piece by chance (a small model, a busy machine); all of them do not.
@@ -286,40 +295,3 @@ def hint(kind: str) -> str:
         "not_streamed": "ask the server directly, without a proxy that buffers",
     }.get(kind)
     return f"; {told}" if told else ""
-
-
-def self_check(lags: list[float], cpu_share: float, samples: list[Sample]) -> dict[str, Any]:
-    """Whether the client may have been the limit, and why."""
-    p99 = stats.percentile(lags, 99) or 0.0
-    why = []
-    if cpu_share > LIMIT_CPU_SHARE:
-        why.append(f"the client used {cpu_share:.0%} of a core")
-    ttft = stats.percentile([one.ttft_s for one in samples if one.ttft_s is not None], 50)
-    decode = stats.percentile([one.e2e_s - one.ttft_s for one in samples if one.e2e_s and one.ttft_s is not None], 50)
-    if p99 > LIMIT_LAG_FLOOR_S:
-        if ttft is not None and p99 > LIMIT_LAG_TTFT * ttft:
-            why.append(f"event loop lag p99 {p99 * 1e3:.1f} ms against a time to first token of {ttft * 1e3:.1f} ms")
-        if decode is not None and p99 > LIMIT_LAG_DECODE * decode:
-            why.append(f"event loop lag p99 {p99 * 1e3:.1f} ms against {decode * 1e3:.1f} ms of decoding")
-    return {"loop_lag_p99_s": p99, "cpu_share": cpu_share, "limited": bool(why), "why": why}
-
-
-def new_loop() -> tuple[asyncio.AbstractEventLoop, str]:
-    """An event loop and its name: uvloop's where it is installed (a third less client error), else asyncio's."""
-    try:
-        # Optional, so mypy may or may not find it.
-        import uvloop  # type: ignore[import-not-found, unused-ignore]
-    except ImportError:
-        return asyncio.new_event_loop(), "asyncio"
-    return uvloop.new_event_loop(), "uvloop"
-
-
-def run_in_loop(make: Callable[[], Coroutine[Any, Any, Any]]) -> tuple[Any, dict[str, str]]:
-    """Run a coroutine to its end in a fresh loop; its result and what ran it."""
-    loop, name = new_loop()
-    try:
-        asyncio.set_event_loop(loop)
-        return loop.run_until_complete(make()), {"loop": name, "python": platform.python_version()}
-    finally:
-        asyncio.set_event_loop(None)
-        loop.close()

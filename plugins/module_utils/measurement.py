@@ -10,16 +10,19 @@ from typing import Any
 
 from . import files, stats
 from .endpoint import Sample
-from .load import Repeat, Run, count_errors
+from .load import Level, Repeat, Run, count_errors
+from .sampling import Sampler, summarise
 
 SCHEMA = 1
 CONFIDENCE = 0.95
 HEADLINE = "decode_tok_s"
 INTERVAL_OVER = "repeats within one start"
-#: A chat template begins every prompt alike; how much of it a cache served is told by ``cached_tokens``.
+#: What was done about prefix caches. A chat template begins every prompt alike; how much of it a cache served is told
+#: by ``cached_tokens``.
 PREFIX_CACHE = {
-    "completions": "defeated by unique prompts",
-    "chat": "defeated by unique prompts (the chat template is shared)",
+    "defeat": "defeated by unique prompts",
+    "flush": "emptied before each wave",
+    "keep": "kept: every repeat sends the same prompts",
 }
 
 
@@ -104,11 +107,22 @@ def summarise_level(repeats: list[Repeat]) -> dict[str, Any]:
     }
 
 
+def _level(level: Level, repeats: list[Repeat], sampler: Sampler) -> dict[str, Any]:
+    """A level with what was observed around it: warm-up, the server's metrics, the machine."""
+    return {
+        **summarise_level(repeats),
+        "warmup": level.warmup,
+        "server_metrics": level.metrics,
+        "machine": summarise(sampler.rows, level.began, level.ended),
+    }
+
+
 def build(
     run: Run,
     workload: dict[str, Any],
     server: dict[str, Any],
     interpreter: dict[str, str],
+    sampler: Sampler,
     measurement: str,
     identity_hash: str,
     started: float,
@@ -117,9 +131,10 @@ def build(
     """The whole document (schema 1). ``started`` is seconds since 1970."""
     levels = []
     requests = []
-    for concurrency in workload["concurrency"]:
+    for level in run.levels:
+        concurrency = level.concurrency
         repeats = [one for one in run.repeats if one.concurrency == concurrency]
-        levels.append(summarise_level(repeats))
+        levels.append(_level(level, repeats, sampler))
         for repeat in repeats:
             for index, sample in enumerate(repeat.samples):
                 place = {"concurrency": concurrency, "repeat": repeat.index, "index": index}
@@ -139,12 +154,16 @@ def build(
         "workload_hash": files.digest(workload),
         "prompts": {
             **run.prompts,
-            "exact": bool(lengths) and all(one["min"] == one["max"] == wanted for one in lengths),
+            # The lengths of a file's prompts were not asked for: nothing to be exact about.
+            "exact": None
+            if workload["prompts_file"]
+            else bool(lengths) and all(one["min"] == one["max"] == wanted for one in lengths),
         },
-        "prefix_cache": PREFIX_CACHE[workload["api"]],
+        "prefix_cache": PREFIX_CACHE[workload["prefix_cache"]],
         "levels": levels,
         "warmup": run.warmup,
         "client": {**run.client, **interpreter},
+        "sampling": sampler.about(),
         "headline": {
             "metric": HEADLINE,
             "unit": "tok/s",

@@ -80,10 +80,10 @@ options:
         default: 3
       warmup_cap_s:
         description:
-          - Warm-up goes on until three successive waves agree within C(steady_share), or until this many seconds have
-            passed; then the result says that it was not steady.
+          - Warm-up of a level goes on until three successive waves agree within C(steady_share), or until this many
+            seconds have passed; then the result says that it was not steady.
         type: float
-        default: 20.0
+        default: 60.0
       steady_share:
         description: How far, as a share, three successive warm-up waves of a steady server may differ.
         type: float
@@ -109,6 +109,34 @@ options:
         description: Share of requests of a level that may fail before the measurement fails.
         type: float
         default: 0.0
+      prefix_cache:
+        description:
+          - What is done about prefix caches. V(defeat) begins every prompt with tokens of its own, V(flush) sends the
+            same prompts in every repeat and empties the cache before each, V(keep) sends the same prompts and lets the
+            cache serve them. The choice is recorded.
+        type: str
+        default: defeat
+        choices: [defeat, flush, keep]
+      prompts_file:
+        description:
+          - File on the host with the prompts, a text a line or, when its name ends in C(.jsonl), an object with
+            C(prompt). C(prompt_tokens) has no meaning then. Each repeat sends the same ones, the first of the file.
+            Empty for synthetic prompts of exactly C(prompt_tokens).
+        type: str
+        default: ""
+  sample:
+    description:
+      - Sample the GPUs five times a second while measuring (clocks, power, temperature, utilisation, event reasons), or
+        clocks and load of the CPUs where there are none. Switch it off to see what it costs.
+    type: bool
+    default: true
+  calibrate:
+    description:
+      - Before measuring, measure the client itself on this host, against a deterministic server at the same
+        concurrencies, and store its error with the result. A client that is too wrong is marked as the limit. Takes
+        some three seconds a level.
+    type: bool
+    default: false
   fingerprint:
     description:
       - Take the fingerprint of the host (see M(groundstate.llm.host_fingerprint)) before and after the measurement. Its
@@ -155,6 +183,8 @@ EXAMPLES = r"""
       prompt_tokens: 512
       output_tokens: 512
       concurrency: [1, 16, 64]
+      prefix_cache: flush
+    calibrate: true
     local_fact: /etc/ansible/facts.d/groundstate.fact
 
 - name: Measure a server that is not ours
@@ -180,7 +210,11 @@ measurement:
       sample: {metric: decode_tok_s, unit: tok/s, value: 34.1, low: 33.2, high: 35.0, n: 5, confidence: 0.95}
     levels: {description: Results by concurrency., type: list, elements: dict, returned: always}
     warmup: {description: "Requests, seconds, whether steady.", type: dict, returned: always}
-    client: {description: "Self-check of the client: event loop lag, CPU share, limited.", type: dict, returned: always}
+    client:
+      description: "Self-check of the client: time stamps, event loop lag, CPU share, limited, calibration."
+      type: dict
+      returned: always
+    sampling: {description: Where the samples of the machine come from., type: dict, returned: always}
     requests: {description: One row for each request., type: list, elements: dict, returned: always}
 fingerprints:
   description: C(before) the measurement, and C(after) it (empty when the last measurement was returned again).
@@ -205,20 +239,10 @@ ansible_facts:
       returned: always
 """
 
-import fcntl
-import os
-import threading
-import time
-from contextlib import contextmanager, suppress
-
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils import endpoint, files, load, measurement, server_env, servers, workload
-from ..module_utils.engines import get_engine
-from ..module_utils.fingerprint import take
-from ..module_utils.http1 import Client
+from ..module_utils import benchmark, endpoint, files, load, measurement, workload
 
-PROGRESS_INTERVAL_S = 1.0
 LOG_LINES = 15
 
 
@@ -251,8 +275,16 @@ def arguments():
                 "api": {"type": "str", "default": known["api"], "choices": list(workload.APIS)},
                 "request_timeout_s": {"type": "float", "default": known["request_timeout_s"]},
                 "max_error_share": {"type": "float", "default": known["max_error_share"]},
+                "prefix_cache": {
+                    "type": "str",
+                    "default": known["prefix_cache"],
+                    "choices": list(workload.PREFIX_CACHES),
+                },
+                "prompts_file": {"type": "str", "default": known["prompts_file"]},
             },
         },
+        "sample": {"type": "bool", "default": True},
+        "calibrate": {"type": "bool", "default": False},
         "fingerprint": {"type": "bool", "default": True},
         "env_path": {"type": "path", "default": ""},
         "verify_files": {"type": "bool", "default": True},
@@ -261,220 +293,59 @@ def arguments():
     }
 
 
-class Benchmark:
-    """One call of the module."""
-
-    def __init__(self, module):
-        self.module = module
-        self.params = module.params
-        self.load = workload.resolve(self.params["workload"])
-        self.record = self._record() if self.params["server"] else None
-        self.engine = get_engine(self.record.engine if self.record else self.params["engine"])
-        self.model = self.params["model"] or (self.record.served_model_name if self.record else "")
-        self.base_url = self.record.base_url if self.record else self.params["base_url"]
-        self.folder = servers.folder(self.params["home"], self.record.name) if self.record else None
-        start_id, declared = (self.record.start_id, self.record.declaration_hash) if self.record else ("", "")
-        self.before = self.take_fingerprint()
-        self.identity = measurement.identity(start_id, declared, self.load, self.before.get("state_hash", ""))
-        self.progress = load.Progress()
-
-    def take_fingerprint(self):
-        """The state that can explain the result; {} when it is not asked for or the server is not ours."""
-        if self.record is None or not self.params["fingerprint"]:
-            return {}
-        params = self.params
-        return take.take(params["home"], self.record.name, params["env_path"], params["verify_files"])
-
-    def _record(self):
-        """The record of a running server, or the end of the module with what is missing."""
-        home, name = self.params["home"], self.params["server"]
-        servers.check_name(name)
-        record = servers.load(home, name)
-        problem = None
-        if record is None:
-            problem = f"there is no server {name!r} under {home}; start it first (llm_server)"
-        elif not record.running():
-            problem = f"server {name!r} does not run (its log: {record.log or 'none'}); start it first (llm_server)"
-        if problem is None:
-            return record
-        if self.module.check_mode:
-            self.module.exit_json(
-                changed=False, reused=False, would_measure=False, msg=f"{problem}; then it would be measured"
-            )
-        self.module.fail_json(msg=problem)
-
-    # --- the last measurement ----------------------------------------------------------------------
-
-    @property
-    def path(self):
-        return os.path.join(self.folder, "measurement.json") if self.folder else None
-
-    def last(self):
-        """The kept measurement; None when there is none or it is damaged (then it is measured again)."""
-        if self.path is None:
-            return None
-        try:
-            found = files.read_json(self.path)
-        except ValueError as error:
-            self.module.warn(f"{error}; measuring again")
-            return None
-        return found if measurement.usable(found) else None
-
-    # --- measuring ---------------------------------------------------------------------------------
-
-    def client(self):
-        key = self.params["api_key"] or self._own_key()
-        headers = {"authorization": f"Bearer {key}"} if key else {}
-        return Client(self.base_url, headers, self.params["validate_certs"], self.params["ca_path"])
-
-    def _own_key(self):
-        """The key that our server was started with, from its environment file (0600)."""
-        variable = self.engine.api_key_variable
-        if self.folder is None or not variable:
-            return ""
-        try:
-            key = server_env.read(os.path.join(self.folder, "environment")).get(variable, "")
-        except OSError:
-            return ""
+def declared(module):
+    """What is to be measured, and how."""
+    params = module.params
+    options = {key: params[key] for key in ("validate_certs", "ca_path")}
+    options["api_key"] = params["api_key"] or ""
+    fingerprint = dict
+    if params["server"]:
+        record = benchmark.running(params["home"], params["server"])
+        target = benchmark.Target.ours(params["home"], record, params["model"] or "", **options)
+        key = target.own_key()
         if key:
-            self.module.no_log_values.add(key)
-        return key
-
-    def guard(self):
-        """A reason as soon as our server is gone."""
-        if self.record is None or self.record.running():
-            return None
-        return f"server {self.record.name!r} (pid {self.record.pid}) ended while it was measured"
-
-    def check(self):
-        """Fit to be measured, without load."""
-
-        async def work():
-            client = self.client()
-            try:
-                await endpoint.Endpoint(client, self.engine, self.model, self.load).check()
-            finally:
-                await client.close()
-
-        load.run_in_loop(lambda: load.guarded(work(), self.guard))
-
-    def measure(self):
-        """The new measurement; nothing is written."""
-        started = time.time()
-        begin = time.monotonic()
-        name = measurement.new_id(started)
-
-        async def work():
-            client = self.client()
-            try:
-                target = endpoint.Endpoint(client, self.engine, self.model, self.load)
-                await target.check()
-                return await load.Runner(target, self.load, name, self.progress).run()
-            finally:
-                await client.close()
-
-        with self.alone(), self.shown():
-            run, interpreter = load.run_in_loop(lambda: load.guarded(work(), self.guard))
-        server = {
-            "name": self.record.name if self.record else "",
-            "start_id": self.record.start_id if self.record else "",
-            "declaration_hash": self.record.declaration_hash if self.record else "",
-            "base_url": self.base_url,
-            "engine": self.engine.name,
-            "served_model_name": self.model,
-        }
-        seconds = time.monotonic() - begin
-        return measurement.build(run, self.load, server, interpreter, name, self.identity, started, seconds)
-
-    @contextmanager
-    def alone(self):
-        """Two measurements of one server at a time would measure each other."""
-        if self.folder is None:
-            yield
-            return
-        # The folder itself is locked: nothing is left behind, and a killed run's lock is gone with it.
-        handle = os.open(self.folder, os.O_RDONLY)
-        try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise load.LoadError(
-                    f"server {self.record.name!r} is being measured by another run; wait for it to end"
-                ) from None
-            yield
-        finally:
-            os.close(handle)
-
-    @contextmanager
-    def shown(self):
-        """progress.json, kept up to date by a thread: writing it in the event loop would delay time stamps."""
-        if self.folder is None:
-            yield
-            return
-        path = os.path.join(self.folder, "progress.json")
-        stop = threading.Event()
-
-        def write():
-            while not stop.is_set():
-                with suppress(OSError):  # a full disk shows itself where the result is written
-                    files.write_json(path, self.progress.as_dict())
-                stop.wait(PROGRESS_INTERVAL_S)
-
-        writer = threading.Thread(target=write, daemon=True)
-        writer.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            writer.join()
-            if os.path.exists(path):
-                os.unlink(path)
-
-    # --- the edge ----------------------------------------------------------------------------------
-
-    def keep_fact(self, found):
-        """Write the local fact where it is asked for and differs; whether it was written."""
-        path = self.params["local_fact"]
-        if not path:
-            return False
-        path = os.path.abspath(path)
-        try:
-            old = files.read_json(path)
-        except ValueError:
-            old = None  # not ours or damaged: it is replaced by what was asked for
-        new = measurement.short(found)
-        if old == new:
-            return False
-        if not self.module.check_mode:
-            files.write_json(path, new)
-        return True
-
-    def run(self):
-        last = self.last()
-        if last is not None and last.get("identity") == self.identity and not self.params["remeasure"]:
-            facts = {"groundstate": measurement.short(last)}
-            changed = self.keep_fact(last)
-            extra = {"would_measure": False} if self.module.check_mode else {}
-            extra["fingerprints"] = {"before": self.before, "after": {}}
-            self.module.exit_json(changed=changed, reused=True, measurement=last, ansible_facts=facts, **extra)
-        if self.module.check_mode:
-            self.check()
-            self.module.exit_json(
-                changed=True, reused=False, would_measure=True, msg="the server can be measured", diff=diff(last, None)
+            module.no_log_values.add(key)
+        if params["fingerprint"]:
+            fingerprint = benchmark.fingerprint_of(
+                params["home"], record.name, params["env_path"], params["verify_files"]
             )
-        found = self.measure()
-        after = self.take_fingerprint()
-        if self.path is not None:
-            files.write_json(self.path, found)
-        self.keep_fact(found)
-        self.module.exit_json(
-            changed=True,
-            reused=False,
-            measurement=found,
-            fingerprints={"before": self.before, "after": after},
-            ansible_facts={"groundstate": measurement.short(found)},
-            diff=diff(last, found),
+    else:
+        target = benchmark.Target(params["base_url"], params["model"], params["engine"], **options)
+    around = {key: params[key] for key in ("sample", "calibrate")}
+    return target, benchmark.Plan.make(params["workload"], fingerprint=fingerprint, **around)
+
+
+def run(module, bench):
+    """Reuse, validate (check mode) or measure; ends the module."""
+    params = module.params
+    try:
+        last = bench.last()
+    except ValueError as error:
+        module.warn(f"{error}; measuring again")
+        last = None
+    if bench.still_speaks(last) and not params["remeasure"]:
+        facts = {"groundstate": measurement.short(last)}
+        changed = benchmark.keep_fact(params["local_fact"], last, not module.check_mode)
+        extra = {"would_measure": False} if module.check_mode else {}
+        extra["fingerprints"] = {"before": bench.before, "after": {}}
+        module.exit_json(changed=changed, reused=True, measurement=last, ansible_facts=facts, **extra)
+    if module.check_mode:
+        bench.check()
+        module.exit_json(
+            changed=True, reused=False, would_measure=True, msg="the server can be measured", diff=diff(last, None)
         )
+    found = bench.measure()
+    after = bench.plan.fingerprint()
+    bench.keep(found)
+    benchmark.keep_fact(params["local_fact"], found, True)
+    module.exit_json(
+        changed=True,
+        reused=False,
+        measurement=found,
+        fingerprints={"before": bench.before, "after": after},
+        ansible_facts={"groundstate": measurement.short(found)},
+        diff=diff(last, found),
+    )
 
 
 def diff(old, new):
@@ -497,14 +368,20 @@ def main():
         mutually_exclusive=[("server", "base_url")],
         required_by={"server": ("home",), "base_url": ("model",)},
     )
-    benchmark = None
+    target = None
     try:
-        benchmark = Benchmark(module)
-        benchmark.run()
+        target, plan = declared(module)
+        run(module, benchmark.Benchmark(target, plan))
+    except benchmark.NoServer as error:
+        if module.check_mode:
+            module.exit_json(
+                changed=False, reused=False, would_measure=False, msg=f"{error}; then it would be measured"
+            )
+        module.fail_json(msg=str(error))
     except load.ServerGone as error:
-        tail = files.tail(benchmark.record.log, LOG_LINES)
+        tail = files.tail(target.record.log, LOG_LINES)
         ending = "\n".join(tail) or "(its log is empty)"
-        message = f"{error}; nothing was recorded. The end of {benchmark.record.log}:\n{ending}"
+        message = f"{error}; nothing was recorded. The end of {target.record.log}:\n{ending}"
         module.fail_json(msg=message, log_tail=tail)
     except (load.LoadError, endpoint.EndpointError, ValueError, OSError) as error:
         module.fail_json(msg=f"llm_benchmark: {error}")

@@ -1,6 +1,6 @@
 """The error of our own client: what it reports against what the deterministic server really sent.
 
-    python tests/bench/client_error.py [--concurrency 1 16 64] [--rounds 3]
+    python tests/bench/client_error.py [--concurrency 1 64 256] [--rounds 3]
 
 The server runs in a process of its own. One row a concurrency; the median over the rounds, and their range.
 """
@@ -21,9 +21,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "playbooks" / "collections"))
 
-from ansible_collections.groundstate.llm.plugins.module_utils import endpoint, load, workload  # noqa: E402
+from ansible_collections.groundstate.llm.plugins.module_utils import endpoint, load, self_check, workload  # noqa: E402
 from ansible_collections.groundstate.llm.plugins.module_utils.engines import get_engine  # noqa: E402
-from ansible_collections.groundstate.llm.plugins.module_utils.http1 import Client  # noqa: E402
+from ansible_collections.groundstate.llm.plugins.module_utils.http_client import Client  # noqa: E402
 
 TTFT_S, STEP_S = 0.2, 0.01
 
@@ -37,7 +37,7 @@ def measure(url: str, wanted: dict) -> load.Run:
         finally:
             await client.close()
 
-    return load.run_in_loop(work)[0]
+    return self_check.run_in_loop(work)[0]
 
 
 def one_round(concurrency: int, tokens: int, requests: int) -> dict[str, float]:
@@ -87,11 +87,11 @@ def one_round(concurrency: int, tokens: int, requests: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 16, 64])
+    parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 64, 256])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=128)
     given = parser.parse_args()
-    loop, name = load.new_loop()
+    loop, name = self_check.new_loop()
     loop.close()
     print(f"Python {platform.python_version()}, {name}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     print(f"server: first token after {TTFT_S * 1e3:g} ms, then one every {STEP_S * 1e3:g} ms, {given.tokens} tokens\n")

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -259,6 +260,30 @@ def test_a_workload_that_cannot_be_is_refused_with_all_its_problems(bed: Bed):
     for name in ("prompt_tokens", "repeats", "concurrency"):
         assert f"{name}: " in told["msg"]
     assert "Unsupported parameters" in bed.run(workload={"promt_tokens": 5})["msg"]
+
+
+def test_prompts_of_a_file_are_part_of_the_identity_and_the_client_is_calibrated(bed: Bed):
+    texts = bed.home / "prompts.txt"
+    texts.write_text("tell me of the sea\nand of the wind\n")
+    workload = {**QUICK, "prompts_file": str(texts), "prefix_cache": "keep"}
+    told = bed.run(workload=workload, calibrate=True)
+    found = told["measurement"]
+    with urllib.request.urlopen(f"{bed.record.base_url}/mock/truth") as reply:
+        sent = [one["prompt"] for one in json.load(reply)["requests"]]
+    assert sent == ['"tell me of the sea"'] * 4
+    (level,) = found["client"]["calibration"]["levels"]
+    assert level["concurrency"] == 1
+    assert level["ttft_error"] > -0.01
+    assert found["sampling"]["source"] in ("host", "nvidia-smi")
+    assert found["workload"]["prompts_hash"]
+
+    assert bed.run(workload=workload)["reused"] is True
+    texts.write_text("tell me of the mountains\n")
+    again = bed.run(workload=workload, sample=False)
+    assert (again["reused"], again["measurement"]["sampling"]["source"]) == (False, "off")
+    # The one that is kept has no calibration, so it does not answer what is asked now.
+    assert bed.run(workload=workload, calibrate=True)["reused"] is False
+    assert "prompts.txt.gone" in bed.run(workload={**workload, "prompts_file": f"{texts}.gone"})["msg"]
 
 
 def test_a_damaged_measurement_is_measured_again(bed: Bed):

@@ -72,7 +72,8 @@ class Engine:
     #: Prometheus text, or None when the engine has none.
     metrics_path: str | None = None
     #: Our name -> the engine's metric. Names: running_requests, queued_requests, accept_length (gauge),
-    #: drafts and accepted_tokens (counters; accept length = 1 + accepted_tokens / drafts).
+    #: drafts and accepted_tokens (counters; accept length = 1 + accepted_tokens / drafts), kv_cache_use (gauge, share),
+    #: prompt_tokens, cached_tokens and generated_tokens (counters).
     metrics: ClassVar[Mapping[str, str]] = {}
     #: Resolved arguments and state as JSON, or None.
     info_path: str | None = None

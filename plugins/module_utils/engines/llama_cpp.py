@@ -32,6 +32,8 @@ class LlamaCpp(Engine):
         "queued_requests": "llamacpp:requests_deferred",
         "drafts": "llamacpp:spec_decode_num_drafts_total",
         "accepted_tokens": "llamacpp:spec_decode_num_accepted_tokens_total",
+        "prompt_tokens": "llamacpp:prompt_tokens_total",
+        "generated_tokens": "llamacpp:tokens_predicted_total",
     }
     info_path = "/props"
     distribution = "xllamacpp"

@@ -52,6 +52,10 @@ class SGLang(Engine):
         "running_requests": "sglang:num_running_reqs",
         "queued_requests": "sglang:num_queue_reqs",
         "accept_length": "sglang:spec_accept_length",
+        "kv_cache_use": "sglang:token_usage",
+        "prompt_tokens": "sglang:prompt_tokens_total",
+        "cached_tokens": "sglang:cached_tokens_total",
+        "generated_tokens": "sglang:generation_tokens_total",
     }
     info_path = "/server_info"
     distribution = "sglang"

@@ -49,6 +49,10 @@ class VLLM(Engine):
         "queued_requests": "vllm:num_requests_waiting",
         "drafts": "vllm:spec_decode_num_drafts_total",
         "accepted_tokens": "vllm:spec_decode_num_accepted_tokens_total",
+        "kv_cache_use": "vllm:kv_cache_usage_perc",
+        "prompt_tokens": "vllm:prompt_tokens_total",
+        "cached_tokens": "vllm:prefix_cache_hits_total",
+        "generated_tokens": "vllm:generation_tokens_total",
     }
     version_path = "/version"
     distribution = "vllm"

@@ -10,7 +10,8 @@ import subprocess
 import pytest
 from ansible_collections.groundstate.llm.plugins.module_utils.endpoint import Endpoint, EndpointError
 from ansible_collections.groundstate.llm.plugins.module_utils.engines import get_engine
-from ansible_collections.groundstate.llm.plugins.module_utils.http1 import Client, HttpError
+from ansible_collections.groundstate.llm.plugins.module_utils.http1 import HttpError
+from ansible_collections.groundstate.llm.plugins.module_utils.http_client import Client
 from ansible_collections.groundstate.llm.plugins.module_utils.workload import resolve
 from mock_llm import Mock
 
@@ -228,3 +229,47 @@ def test_a_server_that_does_not_fit_is_refused_in_words(settings, call, words):
 def test_the_right_key_is_let_through():
     with Mock(key="secret") as mock:
         assert check(mock, headers={"authorization": "Bearer secret"})["id"] == "mock"
+
+
+def test_a_proxy_that_is_set_is_named_when_a_connection_fails(monkeypatch):
+    monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
+    with Mock() as mock:
+        url = mock.url
+
+    async def work():
+        await Client(url).request("GET", "/health")
+
+    with pytest.raises(HttpError, match="https_proxy is set, but a measurement never goes through a proxy"):
+        asyncio.run(work())
+
+
+def test_a_stream_over_tls_is_measured_like_any_other(certificate):
+    context, path = certificate
+    wanted = resolve({"output_tokens": TOKENS})
+
+    async def work(url: str):
+        client = Client(url, ca_path=path)
+        try:
+            endpoint = Endpoint(client, get_engine("vllm"), "mock", wanted)
+            return [await endpoint.measure(endpoint.body([5, 6, 7], TOKENS), TOKENS) for _ in range(2)]
+        finally:
+            await client.close()
+
+    with Mock(tls=context, trap="split") as mock:
+        samples = asyncio.run(work(mock.url))
+        truths = list(mock.truths)
+    assert [sample.error for sample in samples] == ["", ""]
+    for sample, truth in zip(samples, truths, strict=True):
+        assert (sample.tokens, sample.chunks) == (TOKENS, truth.chunks)
+        assert sample.ttft_s >= truth.first_at - truth.received_at
+        assert sample.last_token_at >= truth.last_at
+    assert mock.server.connections == 1
+
+
+def test_a_slow_first_byte_is_time_to_first_token():
+    with Mock(ttft=0.4, step=0.002) as mock:
+        (sample,) = ask(mock)
+        (truth,) = mock.truths
+    assert sample.ttft_s >= 0.4 - 1e-4
+    assert sample.ttft_s >= truth.first_at - truth.received_at
+    assert sum(sample.gaps) == pytest.approx(sample.e2e_s - sample.ttft_s)

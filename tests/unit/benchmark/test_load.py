@@ -8,10 +8,11 @@ import math
 import time
 
 import pytest
-from ansible_collections.groundstate.llm.plugins.module_utils import files, load, measurement
+from ansible_collections.groundstate.llm.plugins.module_utils import files, load, measurement, self_check
 from ansible_collections.groundstate.llm.plugins.module_utils.endpoint import Endpoint, EndpointError, Sample
 from ansible_collections.groundstate.llm.plugins.module_utils.engines import get_engine
-from ansible_collections.groundstate.llm.plugins.module_utils.http1 import Client
+from ansible_collections.groundstate.llm.plugins.module_utils.http_client import Client
+from ansible_collections.groundstate.llm.plugins.module_utils.sampling import Sampler
 from ansible_collections.groundstate.llm.plugins.module_utils.workload import DEFAULTS, WorkloadError, resolve
 from mock_llm import Mock
 
@@ -37,7 +38,7 @@ def document(done: load.Run, **options) -> dict:
     server = {"name": "s", "start_id": "1", "declaration_hash": "d", "base_url": "u"}
     server.update({"engine": "vllm", "served_model_name": "mock"})
     interpreter = {"loop": "asyncio", "python": "3"}
-    return measurement.build(done, wanted, server, interpreter, "m1", "i", 0.0, 1.5)
+    return measurement.build(done, wanted, server, interpreter, Sampler(enabled=False), "m1", "i", 0.0, 1.5)
 
 
 def test_every_request_is_made_once_with_a_prompt_of_its_own():
@@ -48,7 +49,7 @@ def test_every_request_is_made_once_with_a_prompt_of_its_own():
         *((1, index, 2) for index in range(3)),
         *((4, index, 8) for index in range(3)),
     ]
-    assert done.warmup["requests"] == 2 + 4  # two single ones, then one wave of the second level
+    assert [level.warmup["requests"] for level in done.levels] == [2, 4]  # two single ones; one wave of four
     assert len(truths) == 6 + 2 * 3 + 8 * 3
     assert len({truth.prompt for truth in truths}) == len(truths)
     assert {truth.prompt_tokens for truth in truths} == {32}
@@ -67,7 +68,12 @@ def test_without_a_tokenizer_words_are_fitted_to_the_servers_count():
     with Mock(tokenize=False, template_tokens=9) as mock:
         done = run(mock, engine="generic", api="chat")
         assert {truth.prompt_tokens for truth in mock.truths} == {32}
-    assert done.prompts == {"method": "words fitted by usage.prompt_tokens", "words": 23, "fitted_exactly": True}
+    assert done.prompts == {
+        "method": "words fitted by usage.prompt_tokens",
+        "token_source": "the server's usage",
+        "words": 23,
+        "fitted_exactly": True,
+    }
     assert document(done)["prompts"]["exact"] is True
 
 
@@ -159,7 +165,7 @@ def test_progress_ends_complete():
     with Mock() as mock:
         run(mock, progress=progress, concurrency=[1, 2])
     told = progress.as_dict()
-    assert (told["phase"], told["done"], told["total"]) == ("measuring", 3 + 2 + 6, 11)
+    assert (told["phase"], told["done"], told["total"]) == ("measuring", 6, 6)
     assert told["eta_s"] == 0
 
 
@@ -242,26 +248,27 @@ def test_names_of_measurements_sort_by_time_and_differ():
 
 
 @pytest.mark.parametrize(
-    ("lag", "cpu", "ttft", "decode", "reasons"),
+    ("lag", "cpu", "ttft", "decode", "reasons", "with_kernel_stamps"),
     [
-        (0.001, 0.1, 0.005, 0.1, 0),
-        (0.030, 0.1, 1.0, 4.0, 0),
-        (0.030, 0.1, 0.1, 4.0, 1),
-        (0.030, 0.1, 1.0, 1.0, 1),
-        (0.001, 0.95, 1.0, 1.0, 1),
-        (0.5, 0.95, 0.1, 1.0, 3),
+        (0.001, 0.1, 0.005, 0.1, 0, 0),
+        (0.030, 0.1, 1.0, 4.0, 0, 0),
+        (0.030, 0.1, 0.1, 4.0, 1, 0),
+        (0.030, 0.1, 1.0, 1.0, 1, 1),
+        (0.001, 0.95, 1.0, 1.0, 1, 1),
+        (0.5, 0.95, 0.1, 1.0, 3, 2),
     ],
 )
-def test_when_the_client_was_the_limit(lag, cpu, ttft, decode, reasons):
+def test_when_the_client_was_the_limit(lag, cpu, ttft, decode, reasons, with_kernel_stamps):
     sample = Sample(ttft_s=ttft, e2e_s=ttft + decode)
-    told = load.self_check([lag] * 50, cpu, [sample])
-    assert (len(told["why"]), told["limited"]) == (reasons, reasons > 0)
+    for stamped, number in ((False, reasons), (True, with_kernel_stamps)):
+        told = self_check.self_check([lag] * 50, cpu, [sample], stamped)
+        assert (len(told["why"]), told["limited"]) == (number, number > 0)
     assert not math.isnan(told["loop_lag_p99_s"])
 
 
 def test_a_blocked_loop_is_seen_by_the_client_itself():
     async def work() -> list[float]:
-        with load.ClientWatch() as watch:
+        with self_check.ClientWatch() as watch:
             await asyncio.sleep(0.05)
             time.sleep(0.2)
             await asyncio.sleep(0.05)
@@ -305,3 +312,55 @@ def test_one_answer_in_one_piece_does_not_end_the_warm_up_but_all_of_them_do(mon
     with Mock(trap="buffered") as mock, pytest.raises(load.LoadError, match="one moment"):
         run(mock, warmup_requests=4)
     assert len(mock.truths) == load.STEADY_WAVES
+
+
+def test_the_cache_is_emptied_before_every_wave_and_the_same_prompts_come_again():
+    with Mock() as mock:
+        run(mock, engine="sglang", prefix_cache="flush", concurrency=[2])
+        prompts = [truth.prompt for truth in mock.truths]
+        assert mock.server.flushes == 1 + 3  # a wave of warm-up and three repeats
+    assert len(prompts) == 8
+    assert len(set(prompts)) == 2
+
+
+def test_an_engine_that_cannot_empty_its_cache_is_refused_before_any_load():
+    async def work(url: str) -> None:
+        await Endpoint(Client(url), get_engine("vllm"), "mock", resolve({"prefix_cache": "flush"})).check()
+
+    with Mock() as mock:
+        with pytest.raises(EndpointError, match="vLLM has no request that empties its prefix cache"):
+            asyncio.run(work(mock.url))
+        assert mock.server.generations == 0
+
+
+def test_the_servers_own_counters_agree_with_what_was_measured():
+    with Mock() as mock:
+        done = run(mock, concurrency=[1, 2])
+    found = document(done, concurrency=[1, 2])
+    assert [level["server_metrics"]["delta"]["generated_tokens"] for level in found["levels"]] == [3 * 8, 6 * 8]
+    assert [level["server_metrics"]["delta"]["prompt_tokens"] for level in found["levels"]] == [3 * 32, 6 * 32]
+    assert [level["server_metrics"]["foreign_tokens"] for level in found["levels"]] == [0, 0]
+    assert [level["warmup"]["requests"] for level in found["levels"]] == [2, 2]
+    assert found["warmup"] == found["levels"][0]["warmup"]
+
+
+def test_texts_of_a_file_are_sent_as_they_are_when_the_cache_is_kept():
+    wanted = resolve({**QUICK, "prefix_cache": "keep", "prompts_file": "prompts.txt", "concurrency": [2]})
+
+    async def work(url: str) -> load.Run:
+        client = Client(url)
+        try:
+            target = Endpoint(client, get_engine("vllm"), "mock", wanted)
+            return await load.Runner(
+                target, wanted, "m1", load.Progress(), ["one text", "another text", "unused"]
+            ).run()
+        finally:
+            await client.close()
+
+    with Mock() as mock:
+        done = asyncio.run(work(mock.url))
+        assert {truth.prompt for truth in mock.truths} == {'"one text"', '"another text"'}
+    found = document(done, prefix_cache="keep", prompts_file="prompts.txt", concurrency=[2])
+    assert (found["prompts"]["exact"], found["prompts"]["method"]) == (None, "file")
+    assert found["levels"][0]["prompt_tokens"] == {"min": 2, "max": 2}
+    assert found["prefix_cache"].startswith("kept")
