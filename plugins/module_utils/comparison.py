@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Comparing two groups of starts, and watching a series of them. Values are logs of rates: differences are shares.
 
-A *cluster* is what was measured within one start: its repeats share the luck of the start, so the groups are compared by
-the means of their clusters, and the repeats only say how well each mean is known.
+A *cluster* is what was measured within one start: its repeats share the luck of the start, so the groups are compared
+by the means of their clusters, and the repeats only say how well each mean is known.
 """
 
 from __future__ import annotations
@@ -85,10 +85,8 @@ def _by_t(value: float, old: Sequence[float], new: Sequence[float], alpha: float
     sd = pooled_sd(old, new)
     error = sd * math.sqrt(1.0 / n + 1.0 / k)
     half = stats.t_quantile(1.0 - alpha / 2.0, df) * error
-    if error > 0:
-        p = 2.0 * stats.t_cdf(-abs(value) / error, df)
-    else:
-        p = 1.0 if value == 0 else 0.0
+    surely = 1.0 if value == 0 else 0.0
+    p = 2.0 * stats.t_cdf(-abs(value) / error, df) if error > 0 else surely
     return Difference(value, value - half, value + half, sd, basis, "t", p, stats.mde(sd, n, k, alpha))
 
 
@@ -118,8 +116,9 @@ def _expanded(resamples: list[float], n: int, df: int, alpha: float) -> tuple[fl
     Plain percentiles are those of a normal distribution with divisor n: at n = 8 they cover 89 instead of 95 %.
     """
     tail = NormalDist().cdf(-math.sqrt(n / (n - 1)) * stats.t_quantile(1.0 - alpha / 2.0, df))
-    low, high = stats.percentile(resamples, 100.0 * tail), stats.percentile(resamples, 100.0 * (1.0 - tail))
-    assert low is not None and high is not None
+    low, high = (stats.percentile(resamples, 100.0 * share) for share in (tail, 1.0 - tail))
+    assert low is not None
+    assert high is not None
     return low, high
 
 

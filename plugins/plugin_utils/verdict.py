@@ -68,12 +68,13 @@ def refusals(measurement: dict[str, Any]) -> list[str]:
     return []
 
 
-def weaknesses(measurement: dict[str, Any]) -> list[str]:
-    """Why a measurement cannot be compared; [] when nothing speaks against it."""
+def weaknesses(record: dict[str, Any]) -> list[str]:
+    """Why a record's measurement cannot be compared; [] when nothing speaks against it."""
+    measurement = record["measurement"]
     reasons = refusals(measurement)
     if (measurement.get("warmup") or {}).get("steady") is False:
         reasons.append("the server was not steady after the warm-up (see measurement.warmup; is the machine busy?)")
-    return reasons + under_load.throttled(measurement)
+    return reasons + under_load.throttled(measurement, record.get("fingerprints"))
 
 
 def arm(earlier: Sequence[dict[str, Any]], looks: Sequence[int]) -> list[dict[str, Any]]:
@@ -89,7 +90,7 @@ def arm(earlier: Sequence[dict[str, Any]], looks: Sequence[int]) -> list[dict[st
         if ended or told.get("looks") != list(looks):
             break
         # One that could not be compared spoils no other, and is no start of the plan.
-        if told.get("verdict") == "inconclusive" and not weaknesses(record["measurement"]):
+        if told.get("verdict") == "inconclusive" and not weaknesses(record):
             found.append(record)
     return found[::-1]
 
@@ -120,20 +121,22 @@ def decide(
         return found
     old = starts.headlines(baseline)
     found.baseline_starts = len(old)
-    weak = weaknesses(measurement)
+    weak = weaknesses(record)
     if not old:
         found.reasons = weak
         return found
     again = starts.name(record) in old
-    group = [record] if again or weak else [*arm(earlier, looks), record]
+    collected = [one for one in arm(earlier, looks) if starts.name(one) not in old]
+    group = [record] if again or weak else [*collected, record]
     new = starts.headlines(group)
     found.new_starts = len(new)
     _compare(found, list(old.values()), list(new.values()))
     if again:
-        found.verdict, found.reasons = "inconclusive", [
-            "it is the very start that the baseline was measured on: repeats of one start say nothing about another",
-            *weak,
+        found.verdict = "inconclusive"
+        found.reasons = [
+            "it is the very start that the baseline was measured on: its repeats say nothing about another"
         ]
+        found.reasons += weak
     elif weak:
         found.verdict, found.reasons = "incomparable", weak
     elif found.basis != "starts":
@@ -180,8 +183,7 @@ def _compare(found: Verdict, old: comparison.Clusters, new: comparison.Clusters)
 
 def _judge(found: Verdict) -> None:
     """The verdict at a planned look."""
-    assert found.ratio is not None and found.ratio_low is not None and found.ratio_high is not None
-    difference, low, high = (math.log(value) for value in (found.ratio, found.ratio_low, found.ratio_high))
+    difference, low, high = (math.log(value or 1.0) for value in (found.ratio, found.ratio_low, found.ratio_high))
     found.verdict = position(low, high, found.tolerance)
     if found.verdict != "inconclusive":
         if found.baseline_starts < ENOUGH_STARTS:
@@ -253,22 +255,47 @@ def _metrics(
     return [{**row, "p_holm": adjusted[name], "changed": adjusted[name] < ALPHA} for name, row in rows.items()]
 
 
-def drift(series: Sequence[tuple[str, str, float]]) -> dict[str, Any] | None:
-    """Whether the rate drifted while the state stayed the same.
+def standing(baseline: list[dict[str, Any]]) -> dict[str, Any]:
+    """How many starts a baseline has, and whether it is only provisional."""
+    number = len(starts.headlines(baseline))
+    return {"starts": number, "provisional": number < ENOUGH_STARTS}
 
-    ``series``: (state hash, record id, rate) of each start, oldest first. Only the starts since the last change of the
-    state count; a change that came with it is the verdict's business.
+
+def as_row(record: dict[str, Any]) -> dict[str, Any]:
+    """Of a record that is not in the index yet, what :func:`drift` needs."""
+    return {
+        "id": record["id"],
+        "start_id": record["measurement"]["server"]["start_id"],
+        "state_hash": (record["fingerprints"].get("before") or {}).get("state_hash"),
+        "decode_tok_s": record["measurement"]["headline"]["value"],
+        "verdict": None,
+    }
+
+
+def drift(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """Whether the rate drifted while the state stayed the same: a CUSUM over the starts, None when it did not.
+
+    ``rows``: of the index (or :func:`as_row`), of one host and declaration, oldest first. Only the starts since the
+    last change of the state count; a change that came with it is the verdict's business.
     """
-    begin = len(series)
-    while begin and series[begin - 1][0] == series[-1][0]:
-        begin -= 1
-    segment = series[begin:]
-    found = comparison.cusum([math.log(rate) for _state, _record, rate in segment])
+    since: list[dict[str, Any]] = []
+    for row in reversed(rows):
+        if row["state_hash"] != rows[-1]["state_hash"]:
+            break
+        if row["verdict"] != "incomparable" and row["decode_tok_s"]:
+            since.insert(0, row)
+    series: dict[str, list[float]] = {}
+    names: dict[str, str] = {}
+    for row in since:
+        series.setdefault(row["start_id"], []).append(math.log(row["decode_tok_s"]))
+        names.setdefault(row["start_id"], row["id"])
+    order = list(series)
+    found = comparison.cusum([stats.mean(series[start]) for start in order])
     if found is None:
         return None
     return {
-        "since": segment[found.since][1],
-        "noticed": segment[found.alarm][1],
+        "since": names[order[found.since]],
+        "noticed": names[order[found.alarm]],
         "change": stats.as_fraction(found.change),
-        "starts": len(segment),
+        "starts": len(order),
     }

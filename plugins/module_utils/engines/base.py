@@ -8,6 +8,7 @@ An adapter never touches the machine. ``declaration`` is always a complete one, 
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import time
@@ -80,6 +81,11 @@ class Engine:
     version_path: str | None = None
     #: Distribution in the environment whose version is the engine's.
     distribution = ""
+    #: Finds the line of the log with the arguments as the engine resolved them; group 1 is "name=value, ..." in the
+    #: notation of Python. "" when it prints none.
+    resolved_pattern = ""
+    #: Resolved arguments that differ from start to start of the same server.
+    resolved_passing: frozenset[str] = frozenset()
     #: NCCL variables that it sets in its own processes when they are unset there: not a drift from the declaration.
     sets_nccl: frozenset[str] = frozenset()
     #: POST here empties the prefix cache; None when there is no such request.
@@ -192,6 +198,18 @@ class Engine:
             return whole + (float(found.group(2)) if found.re.groups > 1 else 0.0)
         except (ValueError, OverflowError):
             return None
+
+    def resolved_arguments(self, line: str) -> dict[str, str] | None:
+        """Argument -> value in Python's notation, from the line that tells them; None for any other line."""
+        found = re.search(self.resolved_pattern, line) if self.resolved_pattern else None
+        if not found:
+            return None
+        try:
+            call = ast.parse(f"f({found.group(1)})", mode="eval").body
+        except (SyntaxError, ValueError, RecursionError):
+            return None
+        keywords = call.keywords if isinstance(call, ast.Call) else []
+        return {one.arg: ast.unparse(one.value) for one in keywords if one.arg and one.arg not in self.resolved_passing}
 
     # --- requests --------------------------------------------------------------------------------
 

@@ -16,7 +16,9 @@ _MISSING = object()
 FILES, UNDER_LOAD, TENANTS, SERVER, PACKAGES, MODEL, GPU, LIMITS, KERNEL, REST, PASSING, UNKNOWN = range(12)
 
 # Packages whose code runs on the GPU, talks between GPUs or decides how often that happens.
-_HEAVY = re.compile(r"torch|triton|nvidia|nccl|cuda|cutlass|cudnn|flash|kernel|xformers|deep[-_]|rocm|mkl|openblas|numba")
+_HEAVY = re.compile(
+    r"torch|triton|nvidia|nccl|cuda|cutlass|cudnn|flash|kernel|xformers|deep[-_]|rocm|mkl|openblas|numba"
+)
 
 
 class Finding(NamedTuple):

@@ -119,7 +119,9 @@ def _mean(clocks: dict[str, float] | None) -> float | None:
     return (clocks or {}).get("mean")
 
 
-def _restarted(what: str, at_a: float | None, up_a: float | None, at_b: float | None, up_b: float | None) -> list[Finding]:
+def _restarted(
+    what: str, at_a: float | None, up_a: float | None, at_b: float | None, up_b: float | None
+) -> list[Finding]:
     if None in (at_a, up_a, at_b, up_b) or abs((at_b - up_b) - (at_a - up_a)) < 60:
         return []
     return [Finding(PASSING, f"the {what} was restarted in between (up for {up_b / 3600:.1f} h)")]
@@ -134,9 +136,7 @@ def _tenants(a: dict[str, Any], b: dict[str, Any]) -> list[Finding]:
         found.append(Finding(TENANTS, f"GPU {one['gpu']} is shared with {one['name']} ({one['memory_mib']} MiB)"))
     for key in sorted(set(names_a) - set(names_b)):
         found.append(Finding(TENANTS, f"GPU {key[0]} is no longer shared with {key[1]}"))
-    cores_a, cores_b = (
-        {one["name"]: one["cores"] for one in side.get("cpu") or []} for side in (a, b)
-    )
+    cores_a, cores_b = ({one["name"]: one["cores"] for one in side.get("cpu") or []} for side in (a, b))
     for name in sorted(set(cores_a) | set(cores_b)):
         old, new = cores_a.get(name, 0.0), cores_b.get(name, 0.0)
         if abs(new - old) >= _CORES:
@@ -148,27 +148,28 @@ def _tenant(one: dict[str, Any]) -> tuple[Any, str]:
     return one["gpu"], one["name"]
 
 
-# Idle values that say nothing of the load: what they are under load comes from the samples.
-_IDLE = {"clock_sm", "clock_memory", "power_draw", "memory_used", "utilisation", "performance_state", "event_counters"}
+# Values that say nothing of the load: what they are under load comes from the samples.
+_IDLE = {"clock_sm", "clock_memory", "power_draw", "memory_used", "utilisation", "performance_state"}
+_IDLE |= {"event_counters", "processes"}
 
 
 def _gpu_conditions(a: list[dict[str, Any]] | None, b: list[dict[str, Any]] | None) -> list[Finding]:
     if not a or not b or len(a) != len(b):
         return []  # the sections tell of that
     found: list[Finding] = []
-    kept = [
-        [{key: value for key, value in one.items() if key not in _IDLE and not key.startswith("temperature")} for one in side]
-        for side in (a, b)
-    ]
-    for was, now in zip(*kept):
-        # Idle falls and rises all the time, and an idle link falls back to the first generation.
-        for one in (was, now):
-            one["event_reasons"] = [name for name in one.get("event_reasons") or [] if name != "gpu_idle"]
+    kept = [[_compared(one) for one in side] for side in (a, b)]
     found += compare.gpu_changes(kept[0], kept[1], PASSING)
     for was, now in zip(a, b):
         for key in ("temperature", "temperature_memory"):
             label = f"GPU {now.get('index')} {key.replace('_', ' of the ')}"
             found += _hotter(label, _degrees(was.get(key)), _degrees(now.get(key)), PASSING)
+    return found
+
+
+def _compared(gpu: dict[str, Any]) -> dict[str, Any]:
+    found = {key: value for key, value in gpu.items() if key not in _IDLE and not key.startswith("temperature")}
+    # Idle falls and rises all the time.
+    found["event_reasons"] = [name for name in gpu.get("event_reasons") or [] if name != "gpu_idle"]
     return found
 
 
