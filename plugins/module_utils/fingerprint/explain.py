@@ -137,7 +137,8 @@ def _tenants(a: dict[str, Any], b: dict[str, Any]) -> list[Finding]:
     for key in sorted(set(names_a) - set(names_b)):
         found.append(Finding(TENANTS, f"GPU {key[0]} is no longer shared with {key[1]}"))
     cores_a, cores_b = ({one["name"]: one["cores"] for one in side.get("cpu") or []} for side in (a, b))
-    for name in sorted(set(cores_a) | set(cores_b)):
+    names = sorted(set(cores_a) | set(cores_b))
+    for name in sorted(names, key=lambda one: -abs(cores_b.get(one, 0.0) - cores_a.get(one, 0.0))):
         old, new = cores_a.get(name, 0.0), cores_b.get(name, 0.0)
         if abs(new - old) >= _CORES:
             found.append(Finding(LIMITS, f"{name} beside the server takes {old:.1f} -> {new:.1f} cores"))
