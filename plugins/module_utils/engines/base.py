@@ -204,12 +204,8 @@ class Engine:
         found = re.search(self.resolved_pattern, line) if self.resolved_pattern else None
         if not found:
             return None
-        try:
-            call = ast.parse(f"f({found.group(1)})", mode="eval").body
-        except (SyntaxError, ValueError, RecursionError):
-            return None
-        keywords = call.keywords if isinstance(call, ast.Call) else []
-        return {one.arg: ast.unparse(one.value) for one in keywords if one.arg and one.arg not in self.resolved_passing}
+        told = _keywords(found.group(1))
+        return {name: value for name, value in told.items() if name not in self.resolved_passing}
 
     # --- requests --------------------------------------------------------------------------------
 
@@ -238,6 +234,30 @@ class Engine:
         if self.tokenize_path is None:
             return None
         return Request(self.tokenize_path, {self.tokenize_field: text, "model": model})
+
+
+_JOINED = 30  # pieces that one value may consist of
+
+
+def _keywords(text: str) -> dict[str, str]:
+    """ "a=1, b=f(x=2, y=3)" as name -> value, each in Python's own notation where it has one."""
+    pieces = re.split(r", (?=\w+=)", text)
+    found: dict[str, str] = {}
+    position = 0
+    while position < len(pieces):
+        name, equals, value = pieces[position].partition("=")
+        used = 1
+        if equals:
+            for count in range(1, _JOINED):
+                joined = ", ".join([value, *pieces[position + 1 : position + count]])
+                try:
+                    value, used = ast.unparse(ast.parse(joined, mode="eval")), count
+                    break
+                except (SyntaxError, ValueError, RecursionError, MemoryError):
+                    continue
+            found[name] = value
+        position += used
+    return found
 
 
 # --- helpers of the adapters ---------------------------------------------------------------------
