@@ -245,7 +245,11 @@ class Index:
         if kind:
             return foreign_rows(self.records_dir, host, identifier)
         record = records.read_record(self.records_dir, host, identifier)
-        return [] if record is None else own_rows(host, record)
+        try:
+            return [] if record is None else own_rows(host, record)
+        except (KeyError, TypeError, AttributeError) as error:
+            path = records.record_path(self.records_dir, host, identifier)
+            raise records.RecordError(f"record {path} is damaged ({error!r}); move it away") from error
 
     def _mark(self, run: Run) -> list[str]:
         """``in_baseline`` as the baselines of all groups say."""

@@ -203,6 +203,18 @@ def identifiers(records_dir: str, host: str, kind: str = "") -> list[str]:
     return sorted(stem for stem in stems if _ID.fullmatch(stem))
 
 
+def write_foreign(records_dir: str, host: str, result: dict[str, Any]) -> tuple[str, bool]:
+    """Keep an imported result; (path, whether it is new)."""
+    path = foreign_path(records_dir, host, result["id"])
+    if os.path.exists(path):
+        return path, False
+    try:
+        files.write_json(path, result)
+    except OSError as error:
+        raise RecordError(f"cannot write {path}: {error}; check the folder of the records") from error
+    return path, True
+
+
 def foreign_path(records_dir: str, host: str, identifier: str) -> str:
     """Path of an imported result. Raises RecordError for an identifier that is none."""
     where, name = os.path.split(record_path(records_dir, host, identifier))
