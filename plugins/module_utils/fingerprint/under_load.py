@@ -37,22 +37,6 @@ def counted(before: dict[str, Any], after: dict[str, Any]) -> dict[str, float]:
     return found
 
 
-def windows(measurement: dict[str, Any]) -> list[dict[str, Any]]:
-    """The windows of samples (see ``sampling.summarise``) that belong to the headline's level, or else to all of it."""
-    first = (measurement.get("levels") or [{}])[0]
-    return _windows(first.get("samples")) or _windows(measurement.get("samples"))
-
-
-def _windows(node: Any) -> list[dict[str, Any]]:
-    if isinstance(node, dict):
-        if "gpus" in node and "host" in node:
-            return [node]
-        return [one for value in node.values() for one in _windows(value)]
-    if isinstance(node, list):
-        return [one for value in node for one in _windows(value)]
-    return []
-
-
 # Our key -> (key of a GPU in a window, what of several GPUs counts: tensor parallelism waits for the slowest).
 _GPU = {"clock_sm": ("sm_mhz", min), "clock_memory": ("memory_mhz", min), "temperature": ("temperature_c", max)}
 _HOST = {"cpu_mhz": "cpu_mhz", "load": "load1"}
@@ -61,29 +45,27 @@ _HOST = {"cpu_mhz": "cpu_mhz", "load": "load1"}
 def summary(measurement: dict[str, Any], fingerprints: dict[str, Any] | None = None) -> dict[str, Any]:
     """What :func:`.explain.explain` compares: clocks (MHz), temperature (°C), load, accept length and ``reasons``.
 
-    ``reasons``: reason -> share of the time that it held the clocks of some GPU down: as sampled, or else as the driver
-    counted between the fingerprints ``before`` and ``after``. What was not seen is left out.
+    ``reasons``: reason -> share of the time that it held the clocks of some GPU down: as sampled during the headline's
+    level, or else as the driver counted between the fingerprints ``before`` and ``after``. What was not seen is left out.
     """
-    seen = windows(measurement)
+    level = (measurement.get("levels") or [{}])[0]
+    machine = level.get("machine") or {}
+    gpus, host = machine.get("gpus") or [], machine.get("host") or {}
     found: dict[str, Any] = {}
     for key, (name, worst) in _GPU.items():
-        values = [gpu[name]["median"] for window in seen for gpu in window["gpus"] if name in gpu]
+        values = [gpu[name]["median"] for gpu in gpus if name in gpu]
         if values:
             found[key] = worst(values)
-    for key, name in _HOST.items():
-        values = [window["host"][name]["median"] for window in seen if name in window["host"]]
-        if values:
-            found[key] = max(values) if key == "load" else min(values)
+    found.update({key: host[name]["median"] for key, name in _HOST.items() if name in host})
     reasons: dict[str, float] = {}
-    for window in seen:
-        for gpu in window["gpus"]:
-            for name, share in (gpu.get("reasons") or {}).items():
-                if name != "gpu_idle":
-                    reasons[name] = max(reasons.get(name, 0.0), share)
-    if not any(window["gpus"] for window in seen) and fingerprints:
+    for gpu in gpus:
+        for name, share in (gpu.get("reasons") or {}).items():
+            if name != "gpu_idle":
+                reasons[name] = max(reasons.get(name, 0.0), share)
+    if not gpus and fingerprints:
         reasons = counted(fingerprints.get("before") or {}, fingerprints.get("after") or {})
     found["reasons"] = reasons
-    accept = ((measurement.get("levels") or [{}])[0].get("server") or {}).get("accept_length")
+    accept = (level.get("server_metrics") or {}).get("accept_length")
     if accept is not None:
         found["accept_length"] = accept
     return found

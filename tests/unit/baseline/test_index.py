@@ -62,7 +62,9 @@ def test_baselines_are_marked(tmp_path):
 def test_a_damaged_record_is_told_and_the_others_are_there(tmp_path):
     write(tmp_path, "a", 1)
     (tmp_path / "a" / f"{identifier(2)}.json").write_text("{")
-    write(tmp_path, "a", 3, measurement={**MEASUREMENT, "levels": [{**MEASUREMENT["levels"][0], "concurrency": None}, 7]})
+    write(
+        tmp_path, "a", 3, measurement={**MEASUREMENT, "levels": [{**MEASUREMENT["levels"][0], "concurrency": None}, 7]}
+    )
     history = index.open_index(str(tmp_path))
     [first, second] = history.refresh()
     assert identifier(2) in first

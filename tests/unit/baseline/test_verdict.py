@@ -135,7 +135,7 @@ HOT = {"n": 9, "host": {}, "gpus": [{"index": 0, "n": 9, "reasons": {"hw_thermal
     [
         ("client", {"limited": True}, "client"),
         ("warmup", {"steady": False}, "steady"),
-        ("samples", {"windows": [HOT]}, "protect themselves 40 % of the time (hw thermal slowdown)"),
+        ("levels", [{"concurrency": 1, "machine": HOT}], "protect themselves 40 % of the time (hw thermal slowdown)"),
     ],
 )
 def test_weak_measurements_are_incomparable(field, value, word):
@@ -146,8 +146,9 @@ def test_weak_measurements_are_incomparable(field, value, word):
 
 
 def test_the_power_cap_is_no_reason_to_refuse():
-    window = {"n": 9, "host": {}, "gpus": [{"index": 0, "reasons": {"sw_power_cap": 0.9}}]}
-    assert decide(50, [100, 100.1, 99.9], samples={"windows": [window]}).verdict == "slower"
+    machine = {"n": 9, "host": {}, "gpus": [{"index": 0, "reasons": {"sw_power_cap": 0.9}}]}
+    levels = [{"concurrency": 1, "machine": machine}]
+    assert decide(50, [100, 100.1, 99.9], levels=levels).verdict == "slower"
 
 
 def test_the_same_start_again_decides_nothing():

@@ -280,17 +280,20 @@ def test_a_light_package_explains_less_than_a_heavy_one():
 # --- under load --------------------------------------------------------------------------------------
 
 
-def window(sm, reasons):
-    spread = {"min": sm - 10, "median": sm, "max": sm + 10}
-    return {"n": 5, "host": {}, "gpus": [{"index": 0, "n": 5, "sm_mhz": spread, "reasons": reasons}]}
+def machine(*gpus):
+    """What the sampler says of a level (``levels[].machine`` of a measurement)."""
+    found = []
+    for index, (clock, reasons) in enumerate(gpus):
+        spread = {"min": clock - 10, "median": clock, "max": clock + 10}
+        found.append({"index": index, "n": 5, "sm_mhz": spread, "reasons": reasons})
+    return {"n": 5, "host": {"load1": {"min": 1.0, "median": 2.0, "max": 3.0}}, "gpus": found}
 
 
-def test_the_slowest_gpu_of_the_first_level_counts():
-    first = {
-        "samples": {"n": 5, "host": {}, "gpus": window(1900.0, {})["gpus"] + window(1700.0, {"gpu_idle": 1})["gpus"]}
-    }
-    measurement = {"levels": [first, {"samples": window(900.0, {"sw_power_cap": 1.0})}]}
-    assert under_load.summary(measurement) == {"clock_sm": 1700.0, "reasons": {}}
+def test_the_slowest_gpu_of_the_headlines_level_counts():
+    first = {"machine": machine((1900.0, {}), (1700.0, {"gpu_idle": 1})), "server_metrics": {"accept_length": 2.1}}
+    measurement = {"levels": [first, {"machine": machine((900.0, {"sw_power_cap": 1.0}))}]}
+    expected = {"clock_sm": 1700.0, "load": 2.0, "reasons": {}, "accept_length": 2.1}
+    assert under_load.summary(measurement) == expected
 
 
 def test_without_samples_the_drivers_counters_tell():

@@ -32,7 +32,9 @@ def test_sglangs_own_line_tells_what_it_resolved():
 
 def test_values_that_are_no_python_are_kept_as_they_are(tmp_path):
     log = tmp_path / "server.log"
-    log.write_text("server_args=ServerArgs(a=<Mode.X: 1>, b=C(x=1, y=[1, 2]), c={'k': 'v, w=1'}, d=" + "(" * 400 + ")\n")
+    log.write_text(
+        "server_args=ServerArgs(a=<Mode.X: 1>, b=C(x=1, y=[1, 2]), c={'k': 'v, w=1'}, d=" + "(" * 400 + ")\n"
+    )
     found = running.resolved(record(log), {})
     assert found["a"] == "<Mode.X: 1>"
     assert found["b"] == "C(x=1, y=[1, 2])"
