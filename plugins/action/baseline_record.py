@@ -26,7 +26,7 @@ ARGUMENTS = {
     "accept": {"type": "bool", "default": False},
     "group": {"type": "str", "default": ""},
     "looks": {"type": "list", "elements": "int", "default": list(verdict.LOOKS)},
-    "history": {"type": "str", "default": "", "no_log": True},
+    "history_url": {"type": "str", "default": "", "no_log": True},
     "reused": {"type": "bool", "default": False},
 }
 
@@ -48,11 +48,11 @@ class ActionModule(ActionBase):
             if check:
                 return {"changed": False, "msg": "Nothing was measured in check mode, so there is nothing to record"}
             raise AnsibleActionFail("measurement is empty: run groundstate.llm.llm_benchmark before baseline_record")
-        looks = arguments["looks"]
-        if not looks or min(looks) < 1 or looks != sorted(set(looks)):
-            raise AnsibleActionFail(
-                f"looks {looks} is no plan: name numbers of new starts, ascending, such as [3, 5, 8]"
-            )
+        for check_value, name in ((verdict.check_looks, "looks"), (verdict.check_tolerance, "tolerance")):
+            try:
+                check_value(arguments[name])
+            except ValueError as error:
+                raise AnsibleActionFail(f"{name}: {error}") from error
         try:
             return self._record(host, arguments, check)
         except records.RecordError as error:
@@ -82,7 +82,7 @@ class ActionModule(ActionBase):
                 "fingerprints": arguments["fingerprints"],
                 "measurement": measured,
             }
-            before = [] if check else self._history(directory, arguments["history"], host, key, warnings)
+            before = [] if check else self._history(directory, arguments["history_url"], host, key, warnings)
             record["verdict"] = self._decide(directory, record, baseline, before, arguments).as_dict()
             if not check:
                 records.write_record(directory, host, record)
@@ -99,7 +99,7 @@ class ActionModule(ActionBase):
             baseline.append(record)
             in_baseline = result["changed"] = True
         if result["changed"] and not check:
-            self._history(directory, arguments["history"], host, key, warnings)
+            self._history(directory, arguments["history_url"], host, key, warnings)
 
         standing = verdict.standing(baseline)
         shown = {**record, "in_baseline": in_baseline, "refused": refused, "baseline": standing}

@@ -61,6 +61,18 @@ class Verdict:
         return asdict(self)
 
 
+def check_looks(looks: Sequence[int]) -> None:
+    """Raises ValueError unless these are numbers of starts in ascending order."""
+    if not looks or min(looks) < 1 or list(looks) != sorted(set(looks)):
+        raise ValueError(f"{list(looks)} is no plan: name numbers of new starts, ascending, such as [3, 5, 8]")
+
+
+def check_tolerance(tolerance: float) -> None:
+    """Raises ValueError unless it is a share."""
+    if not 0.0 <= tolerance < 1.0:
+        raise ValueError(f"{tolerance} is no share of a rate: 0.02 means 2 %")
+
+
 def refusals(measurement: dict[str, Any]) -> list[str]:
     """Why a measurement cannot become a baseline; [] when it can."""
     if (measurement.get("client") or {}).get("limited"):

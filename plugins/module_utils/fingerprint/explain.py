@@ -105,11 +105,11 @@ def _conditions(a: dict[str, Any], b: dict[str, Any]) -> list[Finding]:
         for one in _moved("CPU clock", "MHz", _mean(old.get("cpu_mhz")), _mean(new.get("cpu_mhz")), _CLOCK_SHARE)
     ]
     temperatures = new.get("temperatures_c") or {}
-    for name, before in sorted((old.get("temperatures_c") or {}).items()):
-        found += _hotter(f"temperature {name}", before, temperatures.get(name), PASSING)
-    memory = [one.get("memory_available_mib") for one in (old, new)]
-    if None not in memory and memory[1] < 0.5 * memory[0]:
-        found.append(Finding(PASSING, f"available memory {memory[0]} -> {memory[1]} MiB"))
+    for name, degrees in sorted((old.get("temperatures_c") or {}).items()):
+        found += _hotter(f"temperature {name}", degrees, temperatures.get(name), PASSING)
+    before, now = old.get("memory_available_mib"), new.get("memory_available_mib")
+    if before is not None and now is not None and now < 0.5 * before:
+        found.append(Finding(PASSING, f"available memory {before} -> {now} MiB"))
     for key, what in (("uptime_s", "host"), ("container_uptime_s", "container")):
         found += _restarted(what, a.get("taken_at"), old.get(key), b.get("taken_at"), new.get(key))
     return found
@@ -122,7 +122,9 @@ def _mean(clocks: dict[str, float] | None) -> float | None:
 def _restarted(
     what: str, at_a: float | None, up_a: float | None, at_b: float | None, up_b: float | None
 ) -> list[Finding]:
-    if None in (at_a, up_a, at_b, up_b) or abs((at_b - up_b) - (at_a - up_a)) < 60:
+    if at_a is None or up_a is None or at_b is None or up_b is None:
+        return []
+    if abs((at_b - up_b) - (at_a - up_a)) < 60:
         return []
     return [Finding(PASSING, f"the {what} was restarted in between (up for {up_b / 3600:.1f} h)")]
 

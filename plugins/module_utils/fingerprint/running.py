@@ -124,8 +124,8 @@ class Tenants:
         for gpu in gpus or []:
             for one in gpu["processes"]:
                 if one["pid"] not in self.ours and one["name"] not in self.titles and one["memory_mib"]:
-                    key = (gpu["index"], os.path.basename(one["name"]))
-                    shared[key] = shared.get(key, 0) + one["memory_mib"]
+                    place = (gpu["index"], os.path.basename(one["name"]))
+                    shared[place] = shared.get(place, 0) + one["memory_mib"]
         return {
             "cpu": [{"name": name, "cores": round(cores[name], 2)} for name in busiest[:_SHOWN]],
             "gpus": [{"gpu": key[0], "name": key[1], "memory_mib": memory} for key, memory in sorted(shared.items())],

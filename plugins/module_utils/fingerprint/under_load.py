@@ -45,8 +45,8 @@ _HOST = {"cpu_mhz": "cpu_mhz", "load": "load1"}
 def summary(measurement: dict[str, Any], fingerprints: dict[str, Any] | None = None) -> dict[str, Any]:
     """What :func:`.explain.explain` compares: clocks (MHz), temperature (°C), load, accept length and ``reasons``.
 
-    ``reasons``: reason -> share of the time that it held the clocks of some GPU down: as sampled during the headline's
-    level, or else as the driver counted between the fingerprints ``before`` and ``after``. What was not seen is left out.
+    ``reasons``: reason -> share of the time that it held the clocks of some GPU down: as sampled during the level of
+    the headline, or else as the driver counted between the fingerprints. What was not seen is left out.
     """
     level = (measurement.get("levels") or [{}])[0]
     machine = level.get("machine") or {}
