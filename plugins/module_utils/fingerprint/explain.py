@@ -14,7 +14,7 @@ _CLOCK_SHARE = 0.02
 _REASON_SHARE = 0.05  # of the time under load
 _DEGREES = 10.0
 _LOAD = 1.0  # runnable processes
-_CORES = 0.25
+_CORES = 0.5
 
 
 def explain(
