@@ -20,7 +20,14 @@ def _distribution(engine: str) -> str:
     return adapter.distribution if adapter is not None else ""
 
 
-def take(home: str, name: str = "", env_path: str = "", verify_files: bool = True, root: str = "") -> dict[str, Any]:
+def take(
+    home: str,
+    name: str = "",
+    env_path: str = "",
+    verify_files: bool = True,
+    root: str = "",
+    hash_weights: bool = False,
+) -> dict[str, Any]:
     """The fingerprint of this host, of the server ``name`` (if given) and of its environment.
 
     ``env_path`` "" means the one in the server's record. Raises ValueError for a damaged record.
@@ -41,7 +48,7 @@ def take(home: str, name: str = "", env_path: str = "", verify_files: bool = Tru
         "server": server.read(
             record, tree, packages["distributions"], _distribution(record.engine if record else ""), unknown
         ),
-        "model": model.read(record.model if record else "", cache, unknown),
+        "model": model.read(record.model if record else "", cache, unknown, hash_weights),
     }
     hashes = {key: files.digest(section) for key, section in sections.items()}
     return {

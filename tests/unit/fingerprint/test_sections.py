@@ -368,6 +368,23 @@ def test_no_model_has_a_reason(path, reason):
 # --- conditions --------------------------------------------------------------------------------------
 
 
+def test_weights_are_hashed_when_asked_for_and_remembered(tmp_path, monkeypatch):
+    folder, cache = tmp_path / "model", str(tmp_path / "cache")
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    (folder / "w.safetensors").write_bytes(b"weights")
+    os.utime(folder / "w.safetensors", (1, 1))
+    unknown: dict[str, str] = {}
+    [_config, weights] = model.read(str(folder), cache, unknown, weights=True)["files"]
+    assert weights["sha256"] == hashlib.sha256(b"weights").hexdigest()
+    assert unknown == {}
+    assert "sha256" not in model.read(str(folder), cache, unknown)["files"][1]
+    assert "hash_weights" in unknown["model.weights"]
+    monkeypatch.setattr(model, "WHOLE_FILE_LIMIT", 3)
+    large = model.read(str(folder / "w.safetensors"), None, {}, weights=True)
+    assert (large["config_hash"], large["config_hash_of"]) == (weights["sha256"], "file")
+
+
 def test_conditions(tmp_path):
     root = tree(
         tmp_path,
