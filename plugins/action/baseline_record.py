@@ -11,8 +11,9 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
 from ..module_utils import measurement
-from ..module_utils.fingerprint import compare
-from ..plugin_utils import records, summary, verdict
+from ..module_utils.fingerprint import under_load
+from ..module_utils.fingerprint.explain import explain
+from ..plugin_utils import index, records, summary, verdict
 
 ARGUMENTS = {
     "records_dir": {"type": "path", "required": True},
@@ -23,6 +24,9 @@ ARGUMENTS = {
     "profile": {"type": "str", "default": ""},
     "tolerance": {"type": "float", "default": 0.02},
     "accept": {"type": "bool", "default": False},
+    "group": {"type": "str", "default": ""},
+    "looks": {"type": "list", "elements": "int", "default": list(verdict.LOOKS)},
+    "history_url": {"type": "str", "default": "", "no_log": True},
     "reused": {"type": "bool", "default": False},
 }
 
@@ -44,6 +48,11 @@ class ActionModule(ActionBase):
             if check:
                 return {"changed": False, "msg": "Nothing was measured in check mode, so there is nothing to record"}
             raise AnsibleActionFail("measurement is empty: run groundstate.llm.llm_benchmark before baseline_record")
+        for check_value, name in ((verdict.check_looks, "looks"), (verdict.check_tolerance, "tolerance")):
+            try:
+                check_value(arguments[name])
+            except ValueError as error:
+                raise AnsibleActionFail(f"{name}: {error}") from error
         try:
             return self._record(host, arguments, check)
         except records.RecordError as error:
@@ -51,19 +60,20 @@ class ActionModule(ActionBase):
 
     def _record(self, host: str, arguments: dict[str, Any], check: bool) -> dict[str, Any]:
         directory, measured = arguments["records_dir"], arguments["measurement"]
+        group = arguments["group"] or host
         fingerprint = arguments["fingerprints"].get("before") or {}
         key = records.baseline_key(measured["server"]["name"], fingerprint, measured["workload_hash"])
         path = records.record_path(directory, host, measured["id"])
         record = records.read_record(directory, host, measured["id"])
-        baseline, warnings = records.baseline_records(directory, host, key)
+        baseline, warnings = records.baseline_records(directory, group, key)
         result: dict[str, Any] = {"changed": False, "record": path, "key": key}
 
         if record is None:
-            decided = self._decide(directory, host, key, measured, fingerprint, baseline, arguments["tolerance"])
             record = {
                 "schema": records.SCHEMA,
                 "id": measured["id"],
                 "host": host,
+                "group": group,
                 "key": key,
                 "created_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
                 "profile": arguments["profile"],
@@ -71,8 +81,9 @@ class ActionModule(ActionBase):
                 "ready": arguments["ready"],
                 "fingerprints": arguments["fingerprints"],
                 "measurement": measured,
-                "verdict": decided.as_dict(),
             }
+            before = [] if check else self._history(directory, arguments["history_url"], host, key, warnings)
+            record["verdict"] = self._decide(directory, record, baseline, before, arguments).as_dict()
             if not check:
                 records.write_record(directory, host, record)
             result["changed"] = True
@@ -84,54 +95,97 @@ class ActionModule(ActionBase):
         if not in_baseline and not refused and (arguments["accept"] or not baseline):
             if not check:
                 label = "{name} {served_model_name}".format_map(measured["server"])
-                records.add_to_baseline(directory, host, key, label, record["id"])
+                records.add_to_baseline(directory, group, key, label, host, record["id"])
+            baseline.append(record)
             in_baseline = result["changed"] = True
+        if result["changed"] and not check:
+            self._history(directory, arguments["history_url"], host, key, warnings)
 
-        shown = {**record, "in_baseline": in_baseline, "refused": refused}
+        standing = verdict.standing(baseline)
+        shown = {**record, "in_baseline": in_baseline, "refused": refused, "baseline": standing}
         result.update(
             verdict=record["verdict"],
             in_baseline=in_baseline,
+            baseline=standing,
             summary=summary.lines(shown, path, arguments["reused"]),
-            ansible_facts={"groundstate": self._facts(record, path, in_baseline)},
+            ansible_facts={"groundstate": self._facts(shown, path)},
         )
         if warnings:
-            result["warnings"] = warnings
+            result["warnings"] = sorted(set(warnings))
         return result
+
+    @staticmethod
+    def _history(directory: str, url: str, host: str, key: str, warnings: list[str]) -> list[dict[str, Any]]:
+        """Rows of what this host measured for this declaration, oldest first. The index may fail, records may not."""
+        try:
+            history = index.open_index(directory, url)
+            warnings += history.refresh([host])
+            return history.rows(headlines=True, host=host, baseline_key=key)
+        except index.HistoryError as error:
+            warnings.append(f"{error}; the records are complete, and 'groundstate history --rebuild' makes it anew")
+            return []
 
     @staticmethod
     def _decide(
         directory: str,
-        host: str,
-        key: str,
-        measured: dict[str, Any],
-        fingerprint: dict[str, Any],
+        record: dict[str, Any],
         baseline: list[dict[str, Any]],
-        tolerance: float,
+        history: list[dict[str, Any]],
+        arguments: dict[str, Any],
     ) -> verdict.Verdict:
-        if baseline:
-            before = baseline[-1]["fingerprints"].get("before") or {}
-            return verdict.decide(measured, baseline, tolerance, compare.differences(before, fingerprint))
-        other = records.last_of_server(directory, host, measured["server"]["name"])
-        # One of this declaration that became no baseline is nothing to compare with, and nothing to warn of.
-        if other is None or other.get("key") == key:
-            return verdict.decide(measured, [], tolerance, [])
-        before = other["fingerprints"].get("before") or {}
-        changed = compare.differences(before, fingerprint)
-        if other["measurement"]["workload_hash"] != measured["workload_hash"]:
-            changed.insert(0, "the workload differs")
-        reason = (
-            f"the last record ({other['id']}, {other['measurement']['headline']['value']:.1f} tok/s) is of another "
-            "declaration; this one begins a baseline of its own"
+        if not baseline:
+            return _without_baseline(directory, record, arguments)
+        state = (record["fingerprints"].get("before") or {}).get("state_hash")
+        accepted = {(one.get("host"), one["id"]) for one in baseline}
+        earlier = []
+        for row in history[-2 * max(arguments["looks"]) :]:
+            if row["state_hash"] == state and (row["host"], row["id"]) not in accepted:
+                earlier.append(records.read_record(directory, row["host"], row["id"]))
+        found = verdict.decide(
+            record,
+            baseline,
+            arguments["tolerance"],
+            _explanations(baseline[-1], record),
+            earlier=[one for one in earlier if one is not None],
+            looks=arguments["looks"],
         )
-        return verdict.decide(measured, [], tolerance, changed, incomparable=[reason])
+        found.drift = verdict.drift([*history, verdict.as_row(record)])
+        return found
 
     @staticmethod
-    def _facts(record: dict[str, Any], path: str, in_baseline: bool) -> dict[str, Any]:
+    def _facts(record: dict[str, Any], path: str) -> dict[str, Any]:
+        told = record["verdict"]
         return {
             **measurement.short(record["measurement"]),
             "proof": (record.get("proof") or {}).get("verdict", "off"),
-            "verdict": record["verdict"]["verdict"],
-            "ratio": record["verdict"]["ratio"],
-            "in_baseline": in_baseline,
+            **{name: told[name] for name in ("verdict", "ratio", "ratio_low", "ratio_high", "mde", "drift")},
+            "baseline_value": told["baseline_value"],
+            "in_baseline": record["in_baseline"],
+            "provisional": record["baseline"]["provisional"],
+            "explanations": told["explanations"][:3],
             "record": path,
         }
+
+
+def _explanations(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """What differs between two records, likeliest first."""
+    loads = [under_load.summary(one["measurement"], one["fingerprints"]) for one in (old, new)]
+    before = [one["fingerprints"].get("before") or {} for one in (old, new)]
+    return explain(before[0], before[1], loads[0], loads[1])
+
+
+def _without_baseline(directory: str, record: dict[str, Any], arguments: dict[str, Any]) -> verdict.Verdict:
+    """The first measurement of a declaration: of nothing, or after one of another declaration."""
+    measured, tolerance = record["measurement"], arguments["tolerance"]
+    other = records.last_of_server(directory, record["host"], measured["server"]["name"])
+    # One of this declaration that became no baseline is nothing to compare with, and nothing to warn of.
+    if other is None or other.get("key") == record["key"]:
+        return verdict.decide(record, [], tolerance, [], looks=arguments["looks"])
+    changed = _explanations(other, record)
+    if other["measurement"]["workload_hash"] != measured["workload_hash"]:
+        changed.insert(0, "the workload differs")
+    reason = (
+        f"the last record ({other['id']}, {other['measurement']['headline']['value']:.1f} tok/s) is of another "
+        "declaration; this one begins a baseline of its own"
+    )
+    return verdict.decide(record, [], tolerance, changed, incomparable=[reason], looks=arguments["looks"])

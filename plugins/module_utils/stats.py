@@ -156,16 +156,17 @@ def prediction_interval(values: Sequence[float], confidence: float = 0.95) -> In
     return Interval(base.mean, base.mean - half, base.mean + half, base.n, base.sd)
 
 
-def mde(sd: float, n: int, alpha: float = 0.05, power: float = 0.8) -> float | None:
-    """Minimal detectable effect between two groups of n each, in the unit of ``sd``.
+def mde(sd: float, n: int, k: int | None = None, alpha: float = 0.05, power: float = 0.8) -> float | None:
+    """Minimal detectable effect between a group of n and one of k (default: n as well), in the unit of ``sd``.
 
-    (t[1-alpha/2, 2n-2] + t[power, 2n-2]) · sd · √(2/n): the true difference that a two-sided test at ``alpha`` finds
-    with probability ``power``. None for n < 2 (nothing is known of the spread then).
+    (t[1-alpha/2, n+k-2] + t[power, n+k-2]) · sd · √(1/n + 1/k): the true difference that a two-sided test at ``alpha``
+    finds with probability ``power``. None below three values in all (nothing is known of the spread then).
     """
-    if n < 2:
+    k = n if k is None else k
+    df = n + k - 2
+    if n < 1 or k < 1 or df < 1:
         return None
-    df = 2 * n - 2
-    return (t_quantile(1.0 - alpha / 2.0, df) + t_quantile(power, df)) * sd * math.sqrt(2.0 / n)
+    return (t_quantile(1.0 - alpha / 2.0, df) + t_quantile(power, df)) * sd * math.sqrt(1.0 / n + 1.0 / k)
 
 
 def percentile(values: Iterable[float], q: float) -> float | None:

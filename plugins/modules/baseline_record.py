@@ -15,6 +15,8 @@ description:
     atomically, and never overwrites one.
   - The first measurement of a declaration becomes its provisional baseline. Later ones are compared with it.
   - The unit of comparison is the start of a server, not the request; the verdict says when there are too few of them.
+    C(docs/statistics.md) has the formulas.
+  - Keeps an index of all records of all hosts, which C(groundstate history) searches and exports.
 options:
   records_dir:
     description: Folder on the controller that holds one folder per host.
@@ -48,6 +50,24 @@ options:
     description: Make this measurement part of the baseline of its declaration.
     type: bool
     default: false
+  group:
+    description: Hosts with the same group share their baselines. Empty for the host's own.
+    type: str
+    default: ""
+  looks:
+    description:
+      - Numbers of new starts at which a verdict is given, ascending. V([1]) judges each start at once. With
+        V([3, 5, 8]) starts of the same state are collected and judged together, each time as strictly as three looks
+        ask for.
+    type: list
+    elements: int
+    default: [1]
+  history_url:
+    description:
+      - URL of a PostgreSQL database for the index of all records, instead of C(history.sqlite) in O(records_dir). Needs
+        SQLAlchemy on the controller. The records do not depend on it.
+    type: str
+    default: ""
   reused:
     description: Whether the measurement is an earlier one that still speaks for the running server.
     type: bool
@@ -93,6 +113,11 @@ in_baseline:
   returned: when something was measured
   type: bool
   sample: true
+baseline:
+  description: How many starts the baseline has now, and whether it is provisional (fewer than three).
+  returned: when something was measured
+  type: dict
+  sample: {starts: 3, provisional: false}
 summary:
   description: Lines of a table for a person.
   returned: when something was measured

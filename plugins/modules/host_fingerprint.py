@@ -32,6 +32,13 @@ options:
     description: Compare the files of the environment with what was installed. The first time reads every file.
     type: bool
     default: true
+  hash_weights:
+    description:
+      - Hash all files of the model, however large, and keep the hashes until a file changes. Otherwise weights are
+        compared by name and size.
+      - A fingerprint with these hashes has another C(state_hash) than one without.
+    type: bool
+    default: false
 attributes:
   check_mode:
     description: Reads in check mode as well.
@@ -106,6 +113,7 @@ def main() -> None:
             "server": {"type": "str", "default": ""},
             "env_path": {"type": "path", "default": ""},
             "verify_files": {"type": "bool", "default": True},
+            "hash_weights": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )
@@ -117,7 +125,8 @@ def main() -> None:
             raise ValueError(
                 f"env_path {env_path} is not a folder on this host: name the environment, or leave it empty"
             )
-        found = take.take(module.params["home"], name, env_path, module.params["verify_files"])
+        home, verify = module.params["home"], module.params["verify_files"]
+        found = take.take(home, name, env_path, verify, hash_weights=module.params["hash_weights"])
     except (ValueError, OSError) as error:
         module.fail_json(msg=f"The fingerprint could not be taken: {error}")
     module.exit_json(changed=False, fingerprint=found)

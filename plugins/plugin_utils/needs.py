@@ -10,7 +10,7 @@ from typing import Any
 from ..module_utils import declaration, nccl_places, nccl_profiles, workload
 from ..module_utils.engines import get_engine
 from ..module_utils.preflight.checks import problem
-from . import specs
+from . import specs, verdict
 
 CPU_LOCKS = ("vllm_cpu",)
 # What the engine and its smallest models were seen to use; a larger model is for preflight_min_memory_gib to say.
@@ -32,6 +32,13 @@ def derive(values: Mapping[str, Any], roles: list[str], arguments: Mapping[str, 
             workload.resolve(values["baseline_workload"])
         except workload.WorkloadError as error:
             problems += _split("baseline_workload", str(error).partition(": ")[2])
+    if "baseline" in roles:
+        for check, name in ((verdict.check_looks, "baseline_looks"), (verdict.check_tolerance, "baseline_tolerance")):
+            try:
+                if name in values:
+                    check(values[name])
+            except ValueError as error:
+                problems.append(problem(str(error), name, ""))
     if "nccl_profile" in roles and "nccl_profile_name" in values and "nccl_profiles" in values:
         _profile(values, loader, problems)
     environment = {}

@@ -2,16 +2,22 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Records and baselines on the controller.
 
-``<records_dir>/<host>/<measurement id>.json`` is one record, written once. ``<records_dir>/<host>/baseline.json``
-says which records are the accepted baseline of which declaration:
+``<records_dir>/<host>/<measurement id>.json`` is one record, written once. ``<records_dir>/<group>/baseline.json``
+says which records are the accepted baseline of which declaration; a host that shares its baselines with no other is its
+own group:
 
-    {"schema": 1, "baselines": {"<key>": {"label": "...", "records": ["<id>", ...]}}}
+    {"schema": 1, "baselines": {"<key>": {"label": "...", "records": ["<id>" or "<host>/<id>", ...]}}}
+
+``<records_dir>/<host>/foreign/<id>.json`` are results of other tools, imported: they are history, never a baseline.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ..module_utils import files, measurement
@@ -19,6 +25,7 @@ from ..module_utils.servers import SERVER_VARIABLE, START_VARIABLE
 
 SCHEMA = 1
 BASELINE_FILE = "baseline.json"
+FOREIGN = "foreign"
 # A baseline of fewer starts is provisional: the spread between starts is not known well enough.
 ENOUGH_STARTS = 3
 
@@ -103,9 +110,9 @@ def baseline_key(server: str, fingerprint: dict[str, Any], workload_hash: str) -
     )[:16]
 
 
-def read_baselines(records_dir: str, host: str) -> dict[str, dict[str, Any]]:
-    """Baselines of a host by key; {} when none was ever accepted. Raises RecordError when the file is damaged."""
-    path = os.path.join(folder(records_dir, host), BASELINE_FILE)
+def read_baselines(records_dir: str, group: str) -> dict[str, dict[str, Any]]:
+    """Baselines of a group by key; {} when none was ever accepted. Raises RecordError when the file is damaged."""
+    path = os.path.join(folder(records_dir, group), BASELINE_FILE)
     try:
         found = files.read_json(path)
     except (ValueError, OSError) as error:
@@ -121,47 +128,104 @@ def read_baselines(records_dir: str, host: str) -> dict[str, dict[str, Any]]:
     return found["baselines"]
 
 
-def add_to_baseline(records_dir: str, host: str, key: str, label: str, identifier: str) -> None:
-    """Make a record part of the baseline of its key."""
-    baselines = read_baselines(records_dir, host)
-    entry = baselines.setdefault(key, {"label": label, "records": []})
-    if identifier not in entry["records"]:
-        entry["records"].append(identifier)
-    path = os.path.join(folder(records_dir, host), BASELINE_FILE)
+@contextmanager
+def _alone(path: str) -> Iterator[None]:
+    """Hosts of one group may be recorded at the same time; the folder itself is locked, so nothing is left behind."""
+    os.makedirs(path, exist_ok=True)
+    handle = os.open(path, os.O_RDONLY)
     try:
-        files.write_json(path, {"schema": SCHEMA, "baselines": baselines})
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def add_to_baseline(records_dir: str, group: str, key: str, label: str, host: str, identifier: str) -> None:
+    """Make a host's record part of the baseline of its key."""
+    where = folder(records_dir, group)
+    path = os.path.join(where, BASELINE_FILE)
+    try:
+        with _alone(where):
+            baselines = read_baselines(records_dir, group)
+            entry = baselines.setdefault(key, {"label": label, "records": []})
+            name = identifier if host == group else f"{host}/{identifier}"
+            if name not in entry["records"]:
+                entry["records"].append(name)
+                files.write_json(path, {"schema": SCHEMA, "baselines": baselines})
     except OSError as error:
         raise RecordError(f"cannot write {path}: {error}; check groundstate_records_dir") from error
 
 
-def baseline_records(records_dir: str, host: str, key: str) -> tuple[list[dict[str, Any]], list[str]]:
+def baseline_names(records_dir: str, group: str, key: str | None = None) -> list[tuple[str, str]]:
+    """(host, id) of all records in the baseline of a key, or in any baseline of the group."""
+    baselines = read_baselines(records_dir, group)
+    chosen = baselines.values() if key is None else [baselines[key]] if key in baselines else []
+    return [_host_and_id(group, name) for entry in chosen for name in entry["records"]]
+
+
+def _host_and_id(group: str, name: str) -> tuple[str, str]:
+    host, slash, identifier = name.rpartition("/")
+    return (host, identifier) if slash else (group, name)
+
+
+def baseline_records(records_dir: str, group: str, key: str) -> tuple[list[dict[str, Any]], list[str]]:
     """The records of a baseline, and a warning for each that is named but cannot be used."""
     found, warnings = [], []
-    for identifier in read_baselines(records_dir, host).get(key, {}).get("records", []):
+    for host, identifier in baseline_names(records_dir, group, key):
         try:
             record = read_record(records_dir, host, identifier)
         except RecordError as error:
             warnings.append(str(error))
             continue
         if record is None:
-            warnings.append(f"baseline of {host} names record {identifier}, which is gone")
+            warnings.append(f"baseline of {group} names record {identifier} of {host}, which is gone")
         else:
             found.append(record)
     return found, warnings
 
 
+def hosts(records_dir: str) -> list[str]:
+    """All hosts (and groups) that have a folder."""
+    top = os.path.expanduser(records_dir)
+    try:
+        return sorted(entry.name for entry in os.scandir(top) if entry.is_dir() and not entry.name.startswith("."))
+    except OSError:
+        return []
+
+
+def identifiers(records_dir: str, host: str, kind: str = "") -> list[str]:
+    """The ids of a host's records, oldest first; ``kind``: "" or :data:`FOREIGN`."""
+    try:
+        names = os.listdir(os.path.join(folder(records_dir, host), kind))
+    except OSError:
+        return []
+    stems = (name[: -len(".json")] for name in names if name.endswith(".json"))
+    return sorted(stem for stem in stems if _ID.fullmatch(stem))
+
+
+def write_foreign(records_dir: str, host: str, result: dict[str, Any]) -> tuple[str, bool]:
+    """Keep an imported result; (path, whether it is new)."""
+    path = foreign_path(records_dir, host, result["id"])
+    if os.path.exists(path):
+        return path, False
+    try:
+        files.write_json(path, result)
+    except OSError as error:
+        raise RecordError(f"cannot write {path}: {error}; check the folder of the records") from error
+    return path, True
+
+
+def foreign_path(records_dir: str, host: str, identifier: str) -> str:
+    """Path of an imported result. Raises RecordError for an identifier that is none."""
+    where, name = os.path.split(record_path(records_dir, host, identifier))
+    return os.path.join(where, FOREIGN, name)
+
+
 def last_of_server(records_dir: str, host: str, server: str) -> dict[str, Any] | None:
     """The newest readable record of a server, whatever its declaration; None when there is none."""
-    try:
-        names = sorted(os.listdir(folder(records_dir, host)), reverse=True)
-    except OSError:
-        return None
-    for name in names:
-        stem, extension = os.path.splitext(name)
-        if extension != ".json" or not _ID.fullmatch(stem):
-            continue
+    for identifier in reversed(identifiers(records_dir, host)):
         try:
-            record = read_record(records_dir, host, stem)
+            record = read_record(records_dir, host, identifier)
         except RecordError:
             continue  # a damaged record is reported where it is asked for by name
         if record and record["measurement"]["server"]["name"] == server:

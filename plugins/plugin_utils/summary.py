@@ -51,31 +51,62 @@ def _proof(record: dict[str, Any]) -> str:
     return text + (f": {reasons[0]}" if reasons and proof.get("verdict") != "proved" else "")
 
 
+def _baseline(verdict: dict[str, Any], standing: dict[str, Any]) -> list[tuple[str, str]]:
+    if verdict["baseline_value"] is None:
+        return []
+    starts = verdict["baseline_starts"]
+    value = _interval(verdict["baseline_value"], verdict["baseline_low"], verdict["baseline_high"], verdict["unit"])
+    text = f"{value}, {starts} start{'s' * (starts != 1)}"
+    return [("baseline", text + (", provisional: accept at least 3 starts" if standing["provisional"] else ""))]
+
+
+def _ratio(verdict: dict[str, Any]) -> str:
+    if verdict["ratio"] is None:
+        return ""
+    text = f" {_percent(verdict['ratio'])}"
+    if verdict["ratio_low"] is not None:
+        text += f" ({_percent(verdict['ratio_low'])} to {_percent(verdict['ratio_high'])}"
+        text += ", from repeats only)" if verdict["basis"] == "repeats" else ")"
+    return text
+
+
+def _first(record: dict[str, Any]) -> str:
+    if not record.get("in_baseline"):
+        return "first measurement of this declaration, but no baseline: " + "; ".join(record["refused"])
+    reasons = "".join(f"; {reason}" for reason in record["verdict"]["reasons"])
+    return "first measurement of this declaration: it is now the provisional baseline" + reasons
+
+
+def _mde(verdict: dict[str, Any]) -> list[tuple[str, str]]:
+    """The smallest difference that this comparison could have found; a "same" below it would mean little."""
+    if verdict["mde"] is None:
+        return []
+    text = f"{100 * verdict['mde']:.1f} % (found in 80 of 100 cases)"
+    if verdict["basis"] == "repeats":
+        text = f"at least {text}: how much starts differ is not known yet"
+    return [("MDE", text)]
+
+
+def _drift(verdict: dict[str, Any]) -> list[tuple[str, str]]:
+    found = verdict["drift"]
+    if not found:
+        return []
+    change = f"{100 * found['change']:+.1f} %"
+    return [("drift", f"{change} since record {found['since']}, while nothing in the state changed (CUSUM)")]
+
+
 def _verdict(record: dict[str, Any]) -> list[tuple[str, str]]:
     verdict = record["verdict"]
-    rows = []
-    if verdict["baseline_value"] is not None:
-        starts = verdict["baseline_starts"]
-        rows.append(
-            ("baseline", f"{verdict['baseline_value']:.1f} {verdict['unit']} over {starts} start{'s' * (starts != 1)}")
-        )
     if verdict["verdict"] == "first":
-        text = "first measurement of this declaration: it is now the provisional baseline"
-        if not record.get("in_baseline"):
-            text = "first measurement of this declaration, but no baseline: " + "; ".join(record["refused"])
-        elif verdict["reasons"]:
-            text += "; " + "; ".join(verdict["reasons"])
+        text = _first(record)
     else:
-        text = verdict["verdict"].upper()
-        if verdict["ratio"] is not None:
-            text += f" {_percent(verdict['ratio'])}"
-            if verdict["ratio_low"] is not None:
-                text += f" ({_percent(verdict['ratio_low'])} to {_percent(verdict['ratio_high'])})"
-        if verdict["reasons"]:
-            text += ": " + "; ".join(verdict["reasons"])
-    rows.append(("verdict", text))
-    if verdict["detectable"] is not None:
-        rows.append(("", f"as many starts again could show a change of {100 * verdict['detectable']:.1f} %"))
+        reasons = "; ".join(verdict["reasons"])
+        text = verdict["verdict"].upper() + _ratio(verdict) + (f": {reasons}" if reasons else "")
+    rows = [*_baseline(verdict, record["baseline"]), ("verdict", text), *_mde(verdict), *_drift(verdict)]
+    changed = [one for one in verdict["metrics"] if one["changed"]]
+    if changed:
+        told = ", ".join(f"{one['metric']} at {one['concurrency']} {_percent(one['ratio'])}" for one in changed)
+        rows.append(("also", f"changed: {told}"))
     for index, line in enumerate(verdict["explanations"][:3]):
         rows.append(("changed" if index == 0 else "", line))
     more = len(verdict["explanations"]) - 3

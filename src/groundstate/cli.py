@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import __version__
+from . import __version__, history
 from .content import COLLECTION, collections_root, inventories
 from .interruption import Interruption
 
@@ -45,6 +45,7 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument("--check", action="store_true", help="change nothing, say what would change")
         command.add_argument("--diff", action="store_true", help="show the differences")
         command.add_argument("-v", "--verbose", action="count", default=0, help="more output (-vvv: much more)")
+    history.add_commands(commands)
     inventory = commands.add_parser("inventory", help="print where a packaged inventory lies, or which there are")
     inventory.add_argument("name", nargs="?")
     lint = commands.add_parser("lint-nccl", help="judge NCCL profiles as NCCL would read them, without a host")
@@ -136,6 +137,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from . import nccl  # here: YAML, which the other commands need not load
 
             return nccl.lint(options.file)
+        if options.command in ("history", "import"):
+            return history.run(options)
         return run_playbook(options)
     except FileNotFoundError as error:
         print(f"groundstate: {error}", file=sys.stderr)

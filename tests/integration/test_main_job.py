@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.groundstate.llm.plugins.module_utils import procfs, servers
+from ansible_collections.groundstate.llm.plugins.plugin_utils import index
 
 ROOT = Path(__file__).resolve().parents[2]
 RECAP = re.compile(r"^(\S+)\s+: ok=(\d+)\s+changed=(\d+)\s+unreachable=(\d+)\s+failed=(\d+)", re.MULTILINE)
@@ -78,6 +79,22 @@ def recap(output: str) -> dict[str, int]:
     return dict(zip(("ok", "changed", "unreachable", "failed"), map(int, found.groups()[1:]), strict=True))
 
 
+def local_fact(job: Job) -> dict:
+    """ansible_local.groundstate, as another tool sees it: gathered once, then shown from the cache."""
+    environment = {**job.environment, "ANSIBLE_CACHE_PLUGIN": "jsonfile", "ANSIBLE_GATHERING": "smart"}
+    environment["ANSIBLE_CACHE_PLUGIN_CONNECTION"] = str(job.records / "cache")
+
+    def ansible(*arguments: str) -> str:
+        command = ["ansible", "local", "-i", "inventories/local", *arguments]
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    ansible("-m", "ansible.builtin.setup", "-a", f"filter=ansible_local fact_path={job.home}/facts.d")
+    shown = ansible("-m", "ansible.builtin.debug", "-a", "var=ansible_local.groundstate")
+    return json.loads(shown.partition("=>")[2])["ansible_local.groundstate"]
+
+
 def wait_for(condition, seconds: float = 60):
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -119,8 +136,7 @@ def test_twice_then_measured_again_then_torn_down(job):
     assert record["proof"]["verdict"] == "proved"
     server = job.record()
     assert server.running()
-    fact = json.loads((job.home / "facts.d" / "groundstate.fact").read_text())
-    assert record["id"] in json.dumps(fact)
+    assert local_fact(job)["measurement_id"] == record["id"]
 
     second = job.run("deploy_baseline")
     assert recap(second)["changed"] == 0, second
@@ -178,9 +194,34 @@ def test_an_edited_file_of_the_engine_is_the_first_explanation(job, env_path):
     finally:
         victim.write_bytes(original)
     assert "not measured again" not in output
+    records = [json.loads(path.read_text()) for path in job.record_files()]
+    assert len(records) == 2
+    verdict = records[1]["verdict"]
+    assert verdict["ratio_low"] < verdict["ratio"] < verdict["ratio_high"]
+    assert verdict["mde"] > 0
+    assert "MDE " in output
     [line] = [line for line in output.splitlines() if line.strip().startswith("changed ")]
     assert "xllamacpp" in line
     assert "__init__.py" in line
+
+
+@pytest.mark.slow  # four starts of the engine
+def test_three_accepted_starts_are_a_baseline_that_judges_the_fourth(job):
+    for _ in range(3):
+        output = job.run("deploy_baseline", baseline_accept=True)
+        assert not output.count("not measured again")
+        job.run("reset_gpus")
+    assert "provisional: accept" not in output
+    job.run("deploy_baseline")
+    *accepted, last = [json.loads(path.read_text()) for path in job.record_files()]
+    assert len(accepted) == 3
+    assert len({record["fingerprints"]["before"]["state_hash"] for record in [*accepted, last]}) == 1
+    verdict = last["verdict"]
+    assert (verdict["baseline_starts"], verdict["new_starts"], verdict["basis"]) == (3, 1, "starts")
+    assert verdict["baseline_low"] < verdict["baseline_value"] < verdict["baseline_high"]
+    assert verdict["ratio_low"] < verdict["ratio"] < verdict["ratio_high"]
+    rows = index.open_index(str(job.records)).rows()
+    assert [row["in_baseline"] for row in rows] == [True, True, True, False]
 
 
 def test_check_mode_on_a_fresh_host_changes_nothing(job):
@@ -311,6 +352,8 @@ def declared(**changes) -> dict:
         (declared(model="/no/such/model.gguf"), ["/no/such/model.gguf"]),
         ({"baseline_workload": {"output_tokens": 0}}, ["output_tokens"]),
         ({"baseline_workload": {"outputtokens": 8}}, ["outputtokens"]),
+        ({"baseline_looks": [3, 1]}, ["baseline_looks", "ascending"]),
+        ({"baseline_tolerance": 2}, ["baseline_tolerance", "0.02 means 2 %"]),
         ({"nccl_profile_name": "pcie_ring"}, ["pcie_ring"]),
         (
             {"nccl_profile_name": "x", "nccl_profiles": {"x": {"variables": {"NCCL_BUFFSIZE": "16M"}}}},

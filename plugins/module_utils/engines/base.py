@@ -8,6 +8,7 @@ An adapter never touches the machine. ``declaration`` is always a complete one, 
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import time
@@ -81,6 +82,11 @@ class Engine:
     version_path: str | None = None
     #: Distribution in the environment whose version is the engine's.
     distribution = ""
+    #: Finds the line of the log with the arguments as the engine resolved them; group 1 is "name=value, ..." in the
+    #: notation of Python. "" when it prints none.
+    resolved_pattern = ""
+    #: Resolved arguments that differ from start to start of the same server.
+    resolved_passing: frozenset[str] = frozenset()
     #: NCCL variables that it sets in its own processes when they are unset there: not a drift from the declaration.
     sets_nccl: frozenset[str] = frozenset()
     #: POST here empties the prefix cache; None when there is no such request.
@@ -198,6 +204,14 @@ class Engine:
         except (ValueError, OverflowError):
             return None
 
+    def resolved_arguments(self, line: str) -> dict[str, str] | None:
+        """Argument -> value in Python's notation, from the line that tells them; None for any other line."""
+        found = re.search(self.resolved_pattern, line) if self.resolved_pattern else None
+        if not found:
+            return None
+        told = _keywords(found.group(1))
+        return {name: value for name, value in told.items() if name not in self.resolved_passing}
+
     # --- requests --------------------------------------------------------------------------------
 
     def health_probe(self) -> Request:
@@ -225,6 +239,30 @@ class Engine:
         if self.tokenize_path is None:
             return None
         return Request(self.tokenize_path, {self.tokenize_field: text, "model": model})
+
+
+_JOINED = 30  # pieces that one value may consist of
+
+
+def _keywords(text: str) -> dict[str, str]:
+    """ "a=1, b=f(x=2, y=3)" as name -> value, each in Python's own notation where it has one."""
+    pieces = re.split(r", (?=\w+=)", text)
+    found: dict[str, str] = {}
+    position = 0
+    while position < len(pieces):
+        name, equals, value = pieces[position].partition("=")
+        used = 1
+        if equals:
+            for count in range(1, _JOINED):
+                joined = ", ".join([value, *pieces[position + 1 : position + count]])
+                try:
+                    value, used = ast.unparse(ast.parse(joined, mode="eval")), count
+                    break
+                except (SyntaxError, ValueError, RecursionError, MemoryError):
+                    continue
+            found[name] = value
+        position += used
+    return found
 
 
 # --- helpers of the adapters ---------------------------------------------------------------------

@@ -59,6 +59,9 @@ class SGLang(Engine):
     }
     info_path = "/server_info"
     distribution = "sglang"
+    resolved_pattern = r"server_args=ServerArgs\((.+?)\)?\s*$"
+    # A seed that nobody gave is drawn anew by every start; ports are our choice.
+    resolved_passing = frozenset({"random_seed", "port", "nccl_port", "dist_init_addr"})
     sets_nccl = frozenset({"NCCL_CUMEM_ENABLE", "NCCL_NVLS_ENABLE", "NCCL_GRAPH_MIXING_SUPPORT"})
     flush_cache_path = "/flush_cache"
     tokenize_path = "/tokenize"

@@ -5,7 +5,7 @@
 One file a section; each has ``read(...)``, a pure reader that returns the section and puts a reason into ``unknown``
 for every value that it could not read (and that is None in the section then). What is in a section is hashed, so it
 must not change while nothing changes; what comes and goes (load, temperatures, uptime) belongs to :mod:`.conditions`.
-:func:`.take.take` puts them together, :func:`.compare.differences` says what differs between two.
+:func:`.take.take` puts them together, :func:`.explain.explain` says what differs between two.
 """
 
 from __future__ import annotations

@@ -20,12 +20,21 @@ def read(root: str, gpus: list[dict[str, Any]] | None) -> dict[str, Any]:
     load = (reading.text(f"{root}/proc/loadavg") or "").split()
     return {
         "uptime_s": float(uptime[0]) if uptime else None,
+        "container_uptime_s": _container_uptime(root, float(uptime[0]) if uptime else None),
         "loadavg": [float(word) for word in load[:3]] if len(load) >= 3 else None,
         "memory_available_mib": int(available.group(1)) // 1024 if available else None,
         "cpu_mhz": _clocks(root),
         "temperatures_c": _temperatures(root),
         "gpus": gpus,
     }
+
+
+def _container_uptime(root: str, uptime: float | None) -> float | None:
+    """How long the first process that we can see has been running: on a host nearly its uptime."""
+    fields = (reading.text(f"{root}/proc/1/stat") or "").rpartition(")")[2].split()
+    if uptime is None or len(fields) <= 19 or not fields[19].isdigit():
+        return None
+    return round(uptime - int(fields[19]) / os.sysconf("SC_CLK_TCK"), 1)
 
 
 def _clocks(root: str) -> dict[str, float] | None:

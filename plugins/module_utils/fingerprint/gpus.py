@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from xml.etree import ElementTree
 
@@ -27,13 +28,22 @@ _STABLE = {
         "power_readings/enforced_power_limit",
         "power_readings/power_limit",
     ),
+    "power_limit_requested": ("gpu_power_readings/requested_power_limit",),
     "power_limit_default": ("gpu_power_readings/default_power_limit", "power_readings/default_power_limit"),
     "clock_sm_max": ("max_clocks/sm_clock",),
     "clock_memory_max": ("max_clocks/mem_clock",),
+    "clock_graphics_boost_max": ("max_customer_boost_clocks/graphics_clock",),
+    "auto_boost": ("clock_policy/auto_boost",),
+    "clock_graphics_application_default": ("default_applications_clocks/graphics_clock",),
+    "clock_memory_application_default": ("default_applications_clocks/mem_clock",),
     "clock_graphics_application": ("applications_clocks/graphics_clock",),
     "clock_memory_application": ("applications_clocks/mem_clock",),
     "pcie_generation_max": ("pci/pci_gpu_link_info/pcie_gen/max_link_gen",),
     "pcie_width_max": ("pci/pci_gpu_link_info/link_widths/max_link_width",),
+    "pcie_generation_device_max": ("pci/pci_gpu_link_info/pcie_gen/max_device_link_gen",),
+    "pcie_generation_host_max": ("pci/pci_gpu_link_info/pcie_gen/max_host_link_gen",),
+    "ecc_mode_pending": ("ecc_mode/pending_ecc",),
+    "remapped_rows_correctable": ("remapped_rows/remapped_row_corr",),
     "remapped_rows_uncorrectable": ("remapped_rows/remapped_row_unc",),
 }
 _PASSING = {
@@ -42,6 +52,7 @@ _PASSING = {
     "clock_memory": ("clocks/mem_clock",),
     "temperature": ("temperature/gpu_temp",),
     "temperature_memory": ("temperature/memory_temp",),
+    "temperature_slowdown_margin": ("temperature/gpu_temp_tlimit",),
     "power_draw": (
         "gpu_power_readings/instant_power_draw",
         "gpu_power_readings/power_draw",
@@ -54,6 +65,7 @@ _PASSING = {
     "pcie_width": ("pci/pci_gpu_link_info/link_widths/current_link_width",),
     "pcie_replays": ("pci/replay_counter",),
 }
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")  # the header is underlined, terminal or not
 _NOTHING = ("", "N/A", "[N/A]", "Unknown Error", "Insufficient Permissions")
 
 
@@ -73,6 +85,30 @@ def _active_reasons(node: ElementTree.Element) -> list[str] | None:
             active = [one.tag for one in reasons if (one.text or "").strip() == "Active"]
             return sorted(tag.partition("_reason_")[2] or tag for tag in active)
     return None
+
+
+def _counters(node: ElementTree.Element) -> dict[str, int] | None:
+    """Microseconds for which each reason has held the clocks down so far; None: the driver does not count."""
+    counters = node.find("clocks_event_reasons_counters")
+    if counters is None:
+        return None
+    found = {}
+    for one in counters:
+        number, _space, unit = (one.text or "").strip().partition(" ")
+        if number.isdigit() and unit == "us":
+            found[one.tag.partition("_counters_")[2] or one.tag] = int(number)
+    return found
+
+
+def _processes(node: ElementTree.Element) -> list[dict[str, Any]]:
+    return [
+        {
+            "pid": int(_find(one, ("pid",)) or 0),
+            "name": _find(one, ("process_name",)) or "?",
+            "memory_mib": (nvidia.quantity(one.findtext("used_memory")) or 0) // nvidia.MIB,
+        }
+        for one in node.iterfind("processes/process_info")
+    ]
 
 
 def parse(text: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -96,6 +132,8 @@ def parse(text: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
                 "index": index,
                 **{key: _find(node, paths) for key, paths in _PASSING.items()},
                 "event_reasons": _active_reasons(node),
+                "event_counters": _counters(node),
+                "processes": _processes(node),
             }
         )
     return stable, passing
@@ -122,3 +160,43 @@ def read(unknown: Unknown, dev: str = "/dev") -> tuple[list[dict[str, Any]] | No
             return [], []  # the program is there (an image made for GPUs), the devices are not
         unknown["hardware.gpus"] = str(error)
         return None, None
+
+
+def topology(gpus: list[dict[str, Any]] | None, unknown: Unknown) -> dict[str, str] | None:
+    """How the GPUs reach each other and where they sit, by ``nvidia-smi topo -m``; {} for fewer than two of them."""
+    program = nvidia.find_program()
+    if gpus is None or program is None or len(gpus) < 2:
+        return None if gpus is None else {}
+    try:
+        status, out, err = nvidia.run([program, "topo", "-m"], nvidia.TIMEOUT_S)
+    except OSError as error:
+        status, out, err = 1, "", str(error)
+    if status != 0:
+        unknown["hardware.topology"] = f"{program} topo -m: {' '.join((err or out).split())[:200] or 'no answer'}"
+        return None
+    found = parse_topology(out)
+    if not found:
+        unknown["hardware.topology"] = f"{program} topo -m printed no matrix"
+    return found or None
+
+
+def parse_topology(text: str) -> dict[str, str]:
+    """ "GPU0-GPU1" -> NV18, PIX, PXB, PHB, NODE or SYS; "GPU0 NUMA Affinity" and "GPU0 CPU Affinity" as printed."""
+    lines = [_ESCAPES.sub("", line) for line in text.splitlines()]
+    header: list[str] = []
+    found: dict[str, str] = {}
+    for line in lines:
+        cells = [cell.strip() for cell in line.split("\t")]
+        if not header and "GPU0" in cells:
+            header = cells
+        elif header and cells[0] in header:
+            for name, value in zip(header[1:], cells[1:]):
+                if not name or value in ("X", "N/A", ""):
+                    continue
+                if "Affinity" in name:
+                    found[f"{cells[0]} {name}"] = value
+                elif f"{name}-{cells[0]}" not in found:
+                    found[f"{cells[0]}-{name}"] = value
+        elif header and not line.strip():
+            break
+    return found

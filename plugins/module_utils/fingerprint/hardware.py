@@ -13,8 +13,10 @@ from . import reading
 from .reading import Unknown
 
 
-def read(root: str, gpus: list[dict[str, Any]] | None, unknown: Unknown) -> dict[str, Any]:
-    """The section. ``root``: "" or the folder that stands for /; ``gpus``: see :mod:`.gpus` (None: could not tell)."""
+def read(
+    root: str, gpus: list[dict[str, Any]] | None, unknown: Unknown, topology: dict[str, str] | None = None
+) -> dict[str, Any]:
+    """The section. ``root``: "" or the folder that stands for /; ``gpus`` and ``topology``: see :mod:`.gpus`."""
     cpu = _cpu(root, unknown)
     return {
         "cpu": cpu,
@@ -23,6 +25,7 @@ def read(root: str, gpus: list[dict[str, Any]] | None, unknown: Unknown) -> dict
         "virtualisation": {"vm": _vm(root, unknown), "container": _container(root)},
         "product": _product(root, unknown),
         "gpus": gpus,
+        "topology": topology,
     }
 
 

@@ -22,6 +22,8 @@ def read(root: str, pid: int | str, unknown: Unknown) -> dict[str, Any]:
         "os": _os_release(root, unknown),
         "governors": _governors(root, unknown),
         "transparent_hugepages": _chosen(root, unknown),
+        "numa_balancing": reading.value(f"{root}/proc/sys/kernel/numa_balancing", unknown, "kernel.numa_balancing"),
+        "turbo": _turbo(root, unknown),
         "swap_total_mib": _swap(root),
         "shm_bytes": _shm(root, unknown),
         "limits": limits(root, pid, unknown),
@@ -52,6 +54,18 @@ def _governors(root: str, unknown: Unknown) -> dict[str, int] | None:
         unknown["kernel.governors"] = "no CPU has cpufreq/scaling_governor (usual in virtual machines)"
         return None
     return found
+
+
+def _turbo(root: str, unknown: Unknown) -> bool | None:
+    """Whether CPUs may go above their nominal clock."""
+    cpus = f"{root}/sys/devices/system/cpu"
+    off, boost = reading.number(f"{cpus}/intel_pstate/no_turbo"), reading.number(f"{cpus}/cpufreq/boost")
+    if off is not None:
+        return not off
+    if boost is not None:
+        return bool(boost)
+    unknown["kernel.turbo"] = "neither intel_pstate/no_turbo nor cpufreq/boost (usual in virtual machines)"
+    return None
 
 
 def _chosen(root: str, unknown: Unknown) -> str | None:

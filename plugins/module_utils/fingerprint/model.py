@@ -17,8 +17,11 @@ _SMALL = 32 << 20
 _DESCRIBING = (".json", ".jinja", ".model", ".txt", ".py")  # what decides how weights are used, tokenizer included
 
 
-def read(path: str, cache: str | None, unknown: Unknown) -> dict[str, Any]:
-    """The section for a model's file or folder. ``config_hash`` is the hash of config.json, or of a single file."""
+def read(path: str, cache: str | None, unknown: Unknown, weights: bool = False) -> dict[str, Any]:
+    """The section for a model's file or folder. ``config_hash`` is the hash of config.json, or of a single file.
+
+    ``weights``: hash all files, however large: minutes the first time, then from the cache until they change.
+    """
     section: dict[str, Any] = {
         "path": path or None,
         "files": None,
@@ -30,19 +33,19 @@ def read(path: str, cache: str | None, unknown: Unknown) -> dict[str, Any]:
         unknown["model"] = "the server's record names no model"
         return section
     if os.path.isfile(path):
-        _file(section, path, cache, unknown)
+        _file(section, path, cache, unknown, weights)
     elif os.path.isdir(path):
-        _folder(section, path, cache, unknown)
+        _folder(section, path, cache, unknown, weights)
     else:
         unknown["model"] = f"{path} does not exist"
     return section
 
 
-def _file(section: dict[str, Any], path: str, cache: str | None, unknown: Unknown) -> None:
+def _file(section: dict[str, Any], path: str, cache: str | None, unknown: Unknown, weights: bool) -> None:
     size = os.path.getsize(path)
     section["files"] = [{"name": os.path.basename(path), "size": size}]
     section["total_bytes"] = size
-    if size > WHOLE_FILE_LIMIT:
+    if size > WHOLE_FILE_LIMIT and not weights:
         try:
             section["config_hash"] = sha256_file(path, _HEAD)
         except OSError as error:
@@ -60,7 +63,7 @@ def _file(section: dict[str, Any], path: str, cache: str | None, unknown: Unknow
         unknown["model.config_hash"] = f"{path} cannot be read"
 
 
-def _folder(section: dict[str, Any], path: str, cache: str | None, unknown: Unknown) -> None:
+def _folder(section: dict[str, Any], path: str, cache: str | None, unknown: Unknown, weights: bool) -> None:
     found: list[tuple[str, os.stat_result]] = []
     # Snapshots of the hub's cache are links to blobs: follow files, but not folders (they could lead back).
     for here, names, content in os.walk(path):
@@ -72,7 +75,9 @@ def _folder(section: dict[str, Any], path: str, cache: str | None, unknown: Unkn
             except OSError:
                 unknown[f"model.files.{name}"] = f"{full} is a link to nowhere"
     hashes = FileHashes(path, cache)
-    small = hashes.many((name, stat) for name, stat in found if name.endswith(_DESCRIBING) and stat.st_size <= _SMALL)
+    small = hashes.many(
+        (name, stat) for name, stat in found if weights or (name.endswith(_DESCRIBING) and stat.st_size <= _SMALL)
+    )
     hashes.save()
     section["files"] = [
         {"name": name, "size": stat.st_size, **({"sha256": small[name]} if name in small else {})}
@@ -85,4 +90,5 @@ def _folder(section: dict[str, Any], path: str, cache: str | None, unknown: Unkn
         unknown["model.config_hash"] = f"{path} has no readable config.json"
     if not found:
         unknown["model.files"] = f"{path} is empty"
-    unknown["model.weights"] = "weights are compared by name and size only"
+    if not weights:
+        unknown["model.weights"] = "weights are compared by name and size only (hash_weights is false)"

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import servers
+from .. import procfs, servers
+from . import running
 from .reading import Unknown
 
 # Differ from start to start or from login to login, and no engine's speed depends on them.
@@ -23,9 +24,14 @@ def passing(name: str) -> bool:
 
 
 def read(
-    record: servers.ServerRecord | None, versions: dict[str, str], distribution: str, unknown: Unknown
+    record: servers.ServerRecord | None,
+    tree: list[procfs.Process],
+    versions: dict[str, str],
+    distribution: str,
+    unknown: Unknown,
 ) -> dict[str, Any]:
-    """The section. ``versions``: distributions of the environment; ``distribution``: the one that is the engine."""
+    """The section. ``tree``: the server's processes; ``versions``: distributions of the environment;
+    ``distribution``: the one that is the engine."""
     if record is None:
         unknown["server"] = "no server was named, or none of this name was started from this home"
         return {}
@@ -45,4 +51,6 @@ def read(
         "environment": {key: value for key, value in sorted(record.environment.items()) if not passing(key)},
         "declaration_hash": record.declaration_hash,
         "tensor_parallel": record.tensor_parallel,
+        "resolved": running.resolved(record, unknown),
+        "nccl_mapped": running.nccl(tree, unknown),
     }

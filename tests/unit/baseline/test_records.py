@@ -83,9 +83,8 @@ def test_another_schema_is_refused(tmp_path):
 
 def test_baseline_keeps_order_and_reports_what_is_gone(tmp_path):
     records.write_record(str(tmp_path), "h", make())
-    records.add_to_baseline(str(tmp_path), "h", "k", "label", ID)
-    records.add_to_baseline(str(tmp_path), "h", "k", "label", LATER)
-    records.add_to_baseline(str(tmp_path), "h", "k", "label", ID)
+    for identifier in (ID, LATER, ID):
+        records.add_to_baseline(str(tmp_path), "h", "k", "label", "h", identifier)
     found, warnings = records.baseline_records(str(tmp_path), "h", "k")
     assert [one["id"] for one in found] == [ID]
     assert LATER in warnings[0]
@@ -105,8 +104,20 @@ def test_last_of_server_skips_damaged_and_other_servers(tmp_path):
 @pytest.mark.parametrize(("key", "expected"), [("k", "first"), ("other", "incomparable")])
 def test_a_record_that_was_no_baseline_is_not_of_another_declaration(tmp_path, key, expected):
     records.write_record(str(tmp_path), "h", make(key=key))
-    decided = ActionModule._decide(str(tmp_path), "h", "k", MEASUREMENT, {}, [], 0.02)
-    assert decided.verdict == expected
+    new = make(LATER, host="h", key="k")
+    arguments = {"tolerance": 0.02, "looks": [1]}
+    assert ActionModule._decide(str(tmp_path), new, [], [], arguments).verdict == expected
+
+
+def test_hosts_of_a_group_share_a_baseline(tmp_path):
+    records.write_record(str(tmp_path), "a", make())
+    records.write_record(str(tmp_path), "b", make(LATER))
+    records.add_to_baseline(str(tmp_path), "pool", "k", "label", "a", ID)
+    records.add_to_baseline(str(tmp_path), "pool", "k", "label", "b", LATER)
+    found, warnings = records.baseline_records(str(tmp_path), "pool", "k")
+    assert [one["id"] for one in found] == [ID, LATER]
+    assert warnings == []
+    assert records.baseline_names(str(tmp_path), "pool") == [("a", ID), ("b", LATER)]
 
 
 def fingerprint(port=18000, flag="4096", model="m"):

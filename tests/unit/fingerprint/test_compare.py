@@ -110,7 +110,7 @@ def test_files_that_were_not_compared_are_no_difference():
         ("hardware.gpus", [], "number of GPUs: 3 -> 0"),
         ("hardware.gpus", None, "the GPUs could be read in one of the fingerprints only"),
         ("kernel.release", "6.9", "release: 6.8 -> 6.9"),
-        ("kernel.limits", {"cpus": 4.0}, "limits cpus: unknown -> 4.0"),
+        ("kernel.limits", {"cpus": 4.0}, "limits cpus: no limit -> 4.0"),
         ("kernel.governors", {"powersave": 2}, "governors performance: 2 -> not there"),
         ("hardware.cpu", {"model": "EPYC", "microcode": "0x2"}, "cpu microcode: 0x1 -> 0x2"),
     ],

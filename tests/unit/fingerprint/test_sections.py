@@ -217,6 +217,8 @@ def test_kernel_settings(tmp_path):
             "/sys/devices/system/cpu/cpu2/cpufreq/scaling_governor": "performance\n",
             "/sys/devices/system/cpu/cpuidle/current_driver": "acpi\n",
             "/sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n",
+            "/sys/devices/system/cpu/intel_pstate/no_turbo": "1\n",
+            "/proc/sys/kernel/numa_balancing": "1\n",
             "/proc/meminfo": "SwapTotal: 8388604 kB\n",
             "/proc/self/cgroup": "0::/\n",
             "/proc/self/status": "Cpus_allowed_list:\t0-2\n",
@@ -231,6 +233,8 @@ def test_kernel_settings(tmp_path):
         "os": "Debian GNU/Linux 12 (bookworm)",
         "governors": {"performance": 2, "powersave": 1},
         "transparent_hugepages": "madvise",
+        "numa_balancing": "1",
+        "turbo": False,
         "swap_total_mib": 8192,
         "shm_bytes": shm.f_blocks * shm.f_frsize,
         "limits": {"cpus": None, "memory_bytes": None, "cpuset": "0-2"},
@@ -298,10 +302,10 @@ def record(**more) -> servers.ServerRecord:
 
 
 def test_two_starts_of_the_same_server_are_the_same_section():
-    first = server.read(record(), {"xllamacpp": "1"}, "xllamacpp", {})
+    first = server.read(record(), [], {"xllamacpp": "1"}, "xllamacpp", {})
     environment = {"OMP_NUM_THREADS": "1", servers.START_VARIABLE: "bb", "XDG_SESSION_ID": "77"}
     second = server.read(
-        record(start_id="bb", pid=9, launched_at=2.0, environment=environment), {"xllamacpp": "1"}, "xllamacpp", {}
+        record(start_id="bb", pid=9, launched_at=2.0, environment=environment), [], {"xllamacpp": "1"}, "xllamacpp", {}
     )
     assert first == second
     assert first["version"] == "1"
@@ -310,9 +314,9 @@ def test_two_starts_of_the_same_server_are_the_same_section():
 
 def test_an_engine_without_distribution_has_no_version_and_a_reason():
     unknown: dict[str, str] = {}
-    assert server.read(record(), {}, "", unknown)["version"] is None
+    assert server.read(record(), [], {}, "", unknown)["version"] is None
     assert "not a Python distribution" in unknown["server.version"]
-    assert server.read(None, {}, "", unknown) == {}
+    assert server.read(None, [], {}, "", unknown) == {}
     assert "no server" in unknown["server"]
 
 
@@ -364,6 +368,23 @@ def test_no_model_has_a_reason(path, reason):
 # --- conditions --------------------------------------------------------------------------------------
 
 
+def test_weights_are_hashed_when_asked_for_and_remembered(tmp_path, monkeypatch):
+    folder, cache = tmp_path / "model", str(tmp_path / "cache")
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    (folder / "w.safetensors").write_bytes(b"weights")
+    os.utime(folder / "w.safetensors", (1, 1))
+    unknown: dict[str, str] = {}
+    [_config, weights] = model.read(str(folder), cache, unknown, weights=True)["files"]
+    assert weights["sha256"] == hashlib.sha256(b"weights").hexdigest()
+    assert unknown == {}
+    assert "sha256" not in model.read(str(folder), cache, unknown)["files"][1]
+    assert "hash_weights" in unknown["model.weights"]
+    monkeypatch.setattr(model, "WHOLE_FILE_LIMIT", 3)
+    large = model.read(str(folder / "w.safetensors"), None, {}, weights=True)
+    assert (large["config_hash"], large["config_hash_of"]) == (weights["sha256"], "file")
+
+
 def test_conditions(tmp_path):
     root = tree(
         tmp_path,
@@ -382,6 +403,7 @@ def test_conditions(tmp_path):
     )
     assert conditions.read(root, []) == {
         "uptime_s": 1189.5,
+        "container_uptime_s": None,
         "loadavg": [0.64, 0.63, 0.34],
         "memory_available_mib": 2048,
         "cpu_mhz": {"min": 1500.0, "mean": 2500.2, "max": 3600.5},
