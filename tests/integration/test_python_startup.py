@@ -203,9 +203,9 @@ def test_two_owners_do_not_touch_each_other(tmp_path, debian, startup):
         assert (tree(tmp_path / "venv"), file.read_bytes()) == before
 
 
-def test_force_goes_over_the_environment_and_over_the_engine_and_says_so(tmp_path, startup):
+def test_force_goes_over_the_environment_and_over_the_engine_and_says_so(tmp_path, host):
     python = venv(DEBIAN, tmp_path / "venv")
-    made = startup(python=str(python), variables={"NCCL_PROTO": "LL"}, force=True)
+    made = host.run("python_startup", home=None, python=str(python), variables={"NCCL_PROTO": "LL"}, force=True)
     assert "over what the engine sets by itself" in json.dumps(made["warnings"])
     assert say(python, PRINT, NCCL_PROTO="Simple") == "LL"
     engine = "import multiprocessing as m, os; os.environ['NCCL_PROTO'] = 'FROM_ENGINE'; "
