@@ -27,7 +27,8 @@ def prove(home: str, record: servers.ServerRecord, declared: Mapping[str, str]) 
     # An engine that cannot tell its workers: each process of the server has to have the profile.
     workers = [item for item in processes if item.pid in ranks] if expected or ranks else processes
     # A single rank makes no communicator, and so writes nothing.
-    want_logs = expected > 1 and engine.uses_nccl(record.declaration) and nccl_log.names_variables(given)
+    several = max(expected, record.tensor_parallel) > 1
+    want_logs = several and engine.uses_nccl(record.declaration) and nccl_log.names_variables(given)
     of = [one.pid for one in workers] if want_logs else []
     logs = nccl_files.read_logs(given, record.log, of, record.launched_at)
     startup = _startup(home, record.name)

@@ -56,9 +56,9 @@ def test_gpus_that_reach_each_other(host, env):
 
 
 def test_a_collective_that_hangs_is_named_with_advice(host, env):
-    result = collective(host, env, environment={"GPUS": "2", "FAULT": "hang:init:1"}, timeout=2)
+    result = collective(host, env, environment={"GPUS": "2", "FAULT": "hang:init:1"}, timeout=5)
     assert (result["failed"], result["verdict"]) == (True, "hung")
-    assert "rank 1 never left 'init_process_group' (after 2 s; waiting for it: rank 0 in 'done')" in result["msg"]
+    assert "rank 1 never left 'init_process_group' (after 5 s; waiting for it: rank 0 in 'done')" in result["msg"]
     assert result["stages"]["1"] == "init_process_group"
     assert "NCCL_P2P_DISABLE=1 in the profile shows whether P2P is the cause" in result["msg"]
 
@@ -96,6 +96,52 @@ def test_a_running_server_is_not_disturbed(host, env):
     assert result["table"] == ["skipped: server 'x' runs and would be disturbed"]
     result = host.run("nccl_preflight", check=True, env_path=str(env))
     assert (result["verdict"], result["changed"]) == ("skipped", False)
+
+
+def test_the_role_shows_the_table_and_stops_at_a_hang(host, env):
+    variables = {
+        "ansible_python_interpreter": sys.executable,
+        "groundstate_home": str(host.home),
+        "ml_env_path": str(env),
+        "nccl_profile_name": "nvlink",
+        "nccl_profile_preflight_timeout_s": 6,
+        "llm_server": {"name": "x", "env": {"PYTHONPATH": str(FAULTS), "GPUS": "2", "FAULT": "{{ fault }}"}},
+    }
+    # In one run, because Ansible takes seconds to start: first without the fault.
+    play = [
+        {
+            "hosts": "localhost",
+            "connection": "local",
+            "gather_facts": False,
+            "vars": variables,
+            "tasks": [
+                {
+                    "name": f"Preflight with {fault or 'no fault'}",
+                    "ansible.builtin.include_role": {"name": "groundstate.llm.nccl_profile", "tasks_from": "preflight"},
+                    "vars": {"fault": fault},
+                }
+                for fault in ("", "hang:cuda:1")
+            ],
+        }
+    ]
+    path = host.home / "play.yml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml.safe_dump(play))
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("ansible-playbook")), str(path)],
+        cwd=ROOT,
+        env={**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(ROOT / "playbooks" / "collections"), "ANSIBLE_NOCOLOR": "1"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "localhost: all-reduce with NCCL profile nvlink: passed" in done.stdout
+    assert "nccl: 2 x Made GPU, torch 0+faults, NCCL 2.28.9, over P2P/IPC" in done.stdout
+    assert "rank 1 never left 'open its GPU' (after 6 s" in done.stdout + done.stderr
+    assert left_over() == []
 
 
 @pytest.fixture(scope="module")
