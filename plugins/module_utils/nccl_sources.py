@@ -57,8 +57,14 @@ class _Reader:
         self._seen: set[str] = set()
 
     def paths(self, patterns: Iterable[str], folder: str = "") -> list[str]:
-        base = glob.escape(folder or self.root)
-        return [path for one in patterns for path in sorted(glob.glob(os.path.join(base, one)))]
+        """What there is for some patterns in a folder ("": the root); a folder that may not be listed is noted."""
+        base, found = folder or self.root, []
+        for one in patterns:
+            inside = os.path.join(base, os.path.dirname(one.partition("*")[0]))
+            if os.path.isdir(inside) and not os.access(inside, os.R_OK | os.X_OK):
+                self.unread.append(inside.rstrip("/"))
+            found += sorted(glob.glob(os.path.join(glob.escape(base), one)))
+        return found
 
     def text(self, path: str) -> str:
         """Its text; "" when it is not there, ours, seen already, or no configuration."""
@@ -107,7 +113,7 @@ def others(
         found.append(Source(f"{proc}/1/environ", "container", inherited, False, who))
     elif not first.complete:
         reader.unread.append(f"{proc}/1/environ")
-    return found, reader.unread
+    return found, list(dict.fromkeys(reader.unread))
 
 
 def contradictions(profile: Mapping[str, str], found: Iterable[Source]) -> list[str]:

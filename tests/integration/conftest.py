@@ -88,8 +88,9 @@ class Host:
         self.home = home
 
     def run(self, module: str, check: bool = False, **arguments) -> dict:
-        """Run a module; returns its result, with ``failed`` in it."""
+        """Run a module; returns its result, with ``failed`` in it. ``home=None`` for one that has no home."""
         arguments = {"home": str(self.home), "_ansible_check_mode": check, "_ansible_diff": True, **arguments}
+        arguments = {key: value for key, value in arguments.items() if value is not None}
         done = subprocess.run(
             [sys.executable, "-c", RUN_MODULE, module],
             input=json.dumps(arguments),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -32,8 +33,8 @@ def python(tmp_path):
 def write(host, module, tmp_path):
     """Write a profile for the server "local", whose user's home is an empty folder."""
 
-    def run(profile="pcie_ll_ring", own=None, environment=None, **arguments):
-        return module(
+    def run(profile="pcie_ll_ring", own=None, environment=None, by=module, **arguments):
+        return by(
             "nccl_profile",
             home=str(host.home),
             server="local",
@@ -134,7 +135,8 @@ def test_a_run_that_ended_half_way_is_cleaned_up_by_the_next(write, python, tmp_
     assert [path.name for path in content(tmp_path) if path not in before] == ["nccl.env"]
 
 
-def test_which_source_wins_and_who_else_sets_variables(write, tmp_path):
+def test_which_source_wins_and_who_else_sets_variables(host, write, tmp_path):
+    write = functools.partial(write, by=host.run)  # which returns the warnings, whatever ran before in this process
     conf, user = tmp_path / "nccl.conf", tmp_path / ".nccl.conf"
     conf.write_bytes(OTHERS)
     user.write_text("NCCL_ALGO=Tree\n")

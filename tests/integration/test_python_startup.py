@@ -136,27 +136,49 @@ def test_the_story_reaches_every_kind_of_worker_and_leaves_no_trace(base, tmp_pa
     assert startup(python=str(python), name="kimi-k2", state="absent")["changed"] is False
 
 
-def test_debians_sitecustomize_keeps_what_is_in_it_and_comes_back_byte_by_byte(debian, tmp_path, startup):
+def put(python, name, variables, method):
+    """Write, without the proof; an empty set takes away. Returns what changed."""
+    planned = python_startup.changes(python_startup.inspect(str(python)), name, variables, method)
+    for one in planned:
+        one.do()
+    return [Path(one.path) for one in planned]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        APPORT.encode(),
+        APPORT.encode() + COVERAGE.encode(),
+        b"",
+        b"A = 1\r\nB = 2\r\n",
+        b"# -*- coding: latin-1 -*-\n# \xe9",
+    ],
+)
+def test_debians_sitecustomize_comes_back_byte_by_byte(debian, tmp_path, text):
     python, file = debian
-    other = '# -*- coding: latin-1 -*-\nNAME = "\xe9"\nprint("apport", end=" ")\n'.encode("latin-1")
-    for text in (APPORT.encode() + COVERAGE.encode(), b"", b"A = 1\r\nB = 2\r\n", other):
-        file.write_bytes(text)
-        file.chmod(0o640)
-        before = tree(tmp_path / "venv"), tree(tmp_path / "etc"), sorted((tmp_path / "usr").rglob("sitecustomize*"))
-        made = startup(python=str(python), name="kimi", variables=STORY, method="sitecustomize")
-        assert (made["failed"], made.get("changed")) == (False, True), made
-        assert {row["how"] for row in made["proof"] if row["set"]} == ALL_SET
-        assert file.read_bytes().startswith(text)
-        assert len(made["written"]) == 1
-        assert Path(made["written"][0]).samefile(file)
-        assert Path(made["written"][0]).is_symlink(), "the link stays"
-        if text == other:
-            assert say(python, PRINT) == "apport LL", "theirs runs first, and runs"
-            again = startup(python=str(python), name="kimi", variables=STORY, method="sitecustomize")
-            assert (again["failed"], again["changed"]) == (False, False), again
-        assert startup(python=str(python), name="kimi", state="absent")["changed"] is True
-        assert (file.read_bytes(), file.stat().st_mode & 0o777) == (text, 0o640)
-        assert before[:2] == (tree(tmp_path / "venv"), tree(tmp_path / "etc"))
+    file.write_bytes(text)
+    file.chmod(0o640)
+    before = tree(tmp_path / "venv"), tree(tmp_path / "etc")
+    (written,) = put(python, "kimi", STORY, "sitecustomize")
+    assert file.read_bytes().startswith(text)
+    assert written.samefile(file)
+    assert written.is_symlink(), "the link stays"
+    assert say(python, PRINT) == "LL"
+    assert put(python, "kimi", STORY, "sitecustomize") == []
+    put(python, "kimi", {}, "sitecustomize")
+    assert (file.read_bytes(), file.stat().st_mode & 0o777) == (text, 0o640)
+    assert before == (tree(tmp_path / "venv"), tree(tmp_path / "etc"))
+
+
+def test_debians_sitecustomize_still_runs_and_every_kind_of_worker_gets_the_story(debian, startup):
+    python, file = debian
+    file.write_text('print("apport", end=" ")\n')
+    made = startup(python=str(python), name="kimi", variables=STORY, method="sitecustomize")
+    assert (made["failed"], made.get("changed")) == (False, True), made
+    assert {row["how"] for row in made["proof"] if row["set"]} == ALL_SET
+    assert say(python, PRINT) == "apport LL"
+    assert startup(python=str(python), name="kimi", state="absent")["changed"] is True
+    assert file.read_text() == 'print("apport", end=" ")\n'
 
 
 def test_a_copy_in_the_venv_is_shadowed_by_debians(tmp_path, startup):
@@ -189,23 +211,23 @@ def test_a_python_without_sitecustomize_gets_one_and_loses_it(tmp_path, startup)
     assert (made["failed"], tree(tmp_path)) == (False, before)
 
 
-def test_two_owners_do_not_touch_each_other(tmp_path, debian, startup):
+@pytest.mark.parametrize("method", ["pth", "sitecustomize"])
+def test_two_owners_do_not_touch_each_other(tmp_path, debian, method):
     python, file = debian
+    both = "import os; print(os.environ.get('NCCL_PROTO'), os.environ.get('NCCL_ALGO'))"
     before = tree(tmp_path / "venv"), file.read_bytes()
-    for method in ("pth", "sitecustomize"):
-        startup(python=str(python), name="a-b", variables={"NCCL_PROTO": "LL"}, method=method)
-        startup(python=str(python), name="a_b", variables={"NCCL_ALGO": "Ring"}, method=method)
-        code = "import os; print(os.environ['NCCL_PROTO'], os.environ['NCCL_ALGO'])"
-        assert say(python, code) == "LL Ring"
-        startup(python=str(python), name="a-b", state="absent")
-        assert say(python, "import os; print(os.environ.get('NCCL_PROTO'), os.environ['NCCL_ALGO'])") == "None Ring"
-        startup(python=str(python), name="a_b", state="absent")
-        assert (tree(tmp_path / "venv"), file.read_bytes()) == before
+    put(python, "a-b", {"NCCL_PROTO": "LL"}, method)
+    put(python, "a_b", {"NCCL_ALGO": "Ring"}, method)
+    assert say(python, both) == "LL Ring"
+    put(python, "a-b", {}, method)
+    assert say(python, both) == "None Ring"
+    put(python, "a_b", {}, method)
+    assert (tree(tmp_path / "venv"), file.read_bytes()) == before
 
 
-def test_force_goes_over_the_environment_and_over_the_engine_and_says_so(tmp_path, startup):
+def test_force_goes_over_the_environment_and_over_the_engine_and_says_so(tmp_path, host):
     python = venv(DEBIAN, tmp_path / "venv")
-    made = startup(python=str(python), variables={"NCCL_PROTO": "LL"}, force=True)
+    made = host.run("python_startup", home=None, python=str(python), variables={"NCCL_PROTO": "LL"}, force=True)
     assert "over what the engine sets by itself" in json.dumps(made["warnings"])
     assert say(python, PRINT, NCCL_PROTO="Simple") == "LL"
     engine = "import multiprocessing as m, os; os.environ['NCCL_PROTO'] = 'FROM_ENGINE'; "

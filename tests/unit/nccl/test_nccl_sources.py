@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -146,6 +150,37 @@ def test_what_cannot_be_read_is_named(tmp_path):
     found, unread = nccl_sources.others("kimi", "", root=str(tmp_path), proc=str(tmp_path / "proc"))
     assert len(found) == 1
     assert unread == [f"{tmp_path}/proc/1/environ"]
+
+
+@pytest.fixture
+def open_folder():
+    """A folder that any user may enter."""
+    path = Path(tempfile.mkdtemp(prefix="groundstate-test-"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
+
+
+def test_a_home_and_a_file_that_this_user_may_not_enter_are_named(open_folder):
+    write(open_folder, {"root/.bashrc": "export NCCL_ALGO=Ring\n", "etc/environment": "NCCL_ALGO=Tree\n"})
+    write(open_folder, {"etc/crontab": "NCCL_DEBUG=INFO\n"})
+    (open_folder / "root").chmod(0o000)
+    (open_folder / "etc" / "environment").chmod(0o000)
+    came, goes = os.pipe()
+    child = os.fork()
+    if not child:
+        if os.geteuid() == 0:
+            os.setuid(65534)
+        found, unread = nccl_sources.others("kimi", "", root=str(open_folder), proc=str(open_folder))
+        os.write(goes, json.dumps([[one.path for one in found], unread]).encode())
+        os._exit(0)
+    os.close(goes)
+    with os.fdopen(came) as said:
+        found, unread = json.load(said)
+    os.waitpid(child, 0)
+    (open_folder / "root").chmod(0o700)
+    assert found == [f"{open_folder}/etc/crontab"]
+    assert set(unread) == {f"{open_folder}/root", f"{open_folder}/etc/environment", f"{open_folder}/1/environ"}
 
 
 def source(path, reaches, **variables):
