@@ -82,9 +82,10 @@ def test_the_real_logs_of_both_ranks_prove_a_start_as_llm_server_makes_it():
     assert (made.verdict, made.why, made.flags) == ("proved", [], [])
     for row in made.workers:
         assert set(verdicts(made, row["rank"]).values()) == {"proved"}
-        (one,) = row["communicators"]
-        assert (one["ranks"], one["nodes"], one["channels"]) == (2, 1, 16)
-        assert sum(one["transports"].popitem()[1].values()) == 16
+        for one in row["communicators"]:
+            assert (one["ranks"], one["nodes"], one["channels"]) == (2, 1, 16)
+            assert list(one["transports"].values()) == [{"P2P/IPC": 16}]
+        assert len(row["communicators"]) == 2
     zero, one = made.workers
     assert zero["communicators"][0]["enabled"]["AllReduce"] == {"protocols": ["LL"], "algorithms": ["Ring"]}
     assert one["communicators"][0]["enabled"] == {}, "only rank 0 says that"
@@ -166,6 +167,16 @@ def test_a_value_that_nccl_silently_passes_over_is_contradicted():
     assert verdicts(made, 0)["NCCL_PROTO"] == "proved"
     assert made.why[0].startswith("ranks 0, 1: NCCL_P2P_LEVEL=sys was not taken by NCCL; the worker has it, but")
     assert "'sys' is none of" in made.why[0], "the linter says why"
+
+
+def test_an_environment_that_goes_over_the_profile_is_named():
+    has = procfs.Environment({**STORY, **ENGINE, "NCCL_PROTO": "Simple"}, True, "memory")
+    given = {**STORY, "NCCL_PROTO": "Simple"}
+    made = judge([worker(0, None, has)], expected=1, want_logs=False, given=given, also_declared=["NCCL_PROTO"])
+    assert made.why == [
+        "rank 0 (pid 732): NCCL_PROTO is 'Simple' (declared: 'LL'); "
+        "llm_server.env sets it to 'Simple' and goes over the profile: correct one of the two"
+    ]
 
 
 def test_a_variable_that_nccl_reads_only_with_its_feature_is_proved_by_the_environment():
