@@ -34,9 +34,10 @@ def parse(text: str, version: tuple[int, ...] | None = None) -> dict[str, str]:
     for line in text.split("\n"):
         if comments and line.startswith("#"):
             continue
+        line = line.partition("\0")[0]
         if crlf and line.endswith("\r"):
             line = line[:-1]
-        name, equals, value = line.partition("\0")[0].partition("=")
+        name, equals, value = line.partition("=")
         if equals and name:
             found.setdefault(_cut(name), _cut(value))
     return found

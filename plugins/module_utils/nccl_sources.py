@@ -31,6 +31,7 @@ _SHELL = ("etc/profile", "etc/profile.d/*", "etc/bash.bashrc", "etc/bashrc", "et
 _SHELL_HOME = (".profile", ".bash_profile", ".bash_login", ".bashrc", ".zshrc", ".zshenv", ".zprofile")
 _CRON = ("etc/crontab", "etc/anacrontab", "etc/cron.d/*", "var/spool/cron/crontabs/*", "var/spool/cron/*")
 _UNIT_FOLDERS = ("etc/systemd", "run/systemd", "usr/local/lib/systemd", "usr/lib/systemd", "lib/systemd")
+_SERVICES = ("*.service", "*.service.d/*.conf", "service.d/*.conf")
 _SYSTEM_PYTHON = ("usr/lib/python3*/sitecustomize.py", "etc/python3*/sitecustomize.py")
 
 
@@ -202,18 +203,20 @@ def _systemd(reader: _Reader, owner: str, homes: list[str]) -> Iterator[Source]:
     for path in reader.paths(managers):
         yield from _unit(reader, path, True, "every service of systemd, a server started as one included")
     users = [f"{one}/user.conf" for one in _UNIT_FOLDERS] + [f"{one}/user.conf.d/*.conf" for one in _UNIT_FOLDERS]
-    users += [f"{one}/user/{what}" for one in _UNIT_FOLDERS for what in ("*.service", "*.service.d/*.conf")]
+    users += [f"{one}/user/{what}" for one in _UNIT_FOLDERS for what in _SERVICES]
     for home in homes:
         for path in reader.paths([".config/systemd/user/*.service", ".config/systemd/user/*.service.d/*.conf"], home):
             yield from _unit(reader, path, False, "services of a user")
     for path in reader.paths(users):
         yield from _unit(reader, path, False, "services of users")
-    units = [f"{one}/system/{what}" for one in _UNIT_FOLDERS for what in ("*.service", "*.service.d/*.conf")]
+    units = [f"{one}/system/{what}" for one in _UNIT_FOLDERS for what in _SERVICES]
     for path in reader.paths(units):
-        name = next(part for part in path.split("/") if ".service" in part)
+        name = path.rpartition("/system/")[2].partition("/")[0]
         name = name[:-2] if name.endswith(".d") else name
-        ours = name in (f"groundstate-{owner}.service", "service")
-        yield from _unit(reader, path, ours, f"the service {name}")
+        if name == "service":
+            yield from _unit(reader, path, True, "every service of systemd, a server started as one included")
+        else:
+            yield from _unit(reader, path, name == f"groundstate-{owner}.service", f"the service {name}")
     yield from _files(
         reader,
         "login",

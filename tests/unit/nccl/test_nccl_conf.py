@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from ansible_collections.groundstate.llm.plugins.module_utils import marked_block, nccl_conf
 from hypothesis import given
@@ -23,6 +26,7 @@ def as_nccl(raw: bytes, version: tuple[int, ...]) -> dict[bytes, bytes]:
     for line in raw.split(b"\n"):
         if version >= (2, 26, 2) and line[:1] == b"#":
             continue
+        line = line.split(b"\0")[0]
         if version >= (2, 30) and line[-1:] == b"\r":
             line = line[:-1]
         line = line + b"\0"
@@ -31,7 +35,7 @@ def as_nccl(raw: bytes, version: tuple[int, ...]) -> dict[bytes, bytes]:
             size += 1
         if line[size] == 0:
             continue
-        name, value = line[: min(1023, size)], line[size + 1 :].split(b"\0")[0][:1023]
+        name, value = line[: min(1023, size)], line[size + 1 : -1][:1023]
         if name:  # setenv refuses an empty name
             found.setdefault(name, value)
     return found
@@ -64,6 +68,20 @@ def test_it_is_read_as_nccl_reads_it(text, version):
         for name, value in nccl_conf.parse(text, version).items()
     }
     assert ours == as_nccl(text.encode("utf-8"), version)
+
+
+def test_it_is_read_as_the_libraries_did():
+    # What the libraries themselves put into the environment at their first call (it needs no GPU).
+    captured = json.loads((Path(__file__).parents[2] / "data" / "nccl" / "conf-files.json").read_text())
+    assert len(captured) > 20
+    versions = set()
+    for one in captured:
+        for result in one["results"]:
+            for version in result["versions"]:
+                versions.add(version)
+                number = tuple(int(part) for part in version.split("."))
+                assert nccl_conf.parse(one["text"], number) == result["variables"], (version, one["text"])
+    assert {"2.25.1", "2.26.2", "2.28.9", "2.29.7", "2.30.7", "2.32.3"} == versions
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ HOST = {
     "etc/systemd/system.conf": "[Manager]\nDefaultEnvironment=\"NCCL_DEBUG=INFO\" 'NCCL_TOPO_FILE=/a b'\n",
     "etc/systemd/system/other.service.d/nccl.conf": "[Service]\nEnvironment=A=1 \\\n  NCCL_P2P_DISABLE=1\n",
     "etc/systemd/system/groundstate-kimi.service.d/mine.conf": "[Service]\nEnvironment=NCCL_ALGO=Tree\n",
+    "etc/systemd/system/service.d/all.conf": "[Service]\nEnvironment=NCCL_DEBUG=WARN\n",
     "etc/systemd/system/train.service": "[Service]\nEnvironmentFile=-/etc/train.env\n",
     "etc/train.env": '# NCCL_X=1\nNCCL_BUFFSIZE="8388608"\n',
     "etc/environment.d/10.conf": "NCCL_SHM_DISABLE=1\n",
@@ -71,6 +72,7 @@ def test_every_place_of_a_host(tmp_path):
         "etc/systemd/system.conf": {"NCCL_DEBUG": "INFO", "NCCL_TOPO_FILE": "/a b"},
         "etc/systemd/system/other.service.d/nccl.conf": {"NCCL_P2P_DISABLE": "1"},
         "etc/systemd/system/groundstate-kimi.service.d/mine.conf": {"NCCL_ALGO": "Tree"},
+        "etc/systemd/system/service.d/all.conf": {"NCCL_DEBUG": "WARN"},
         "etc/train.env": {"NCCL_BUFFSIZE": "8388608"},
         "etc/environment.d/10.conf": {"NCCL_SHM_DISABLE": "1"},
         "etc/cron.d/train": {"NCCL_DEBUG": "WARN", "NCCL_CROSS_NIC": "1"},
@@ -86,6 +88,7 @@ def test_every_place_of_a_host(tmp_path):
         "etc/nccl.conf",
         "etc/systemd/system.conf",
         "etc/systemd/system/groundstate-kimi.service.d/mine.conf",
+        "etc/systemd/system/service.d/all.conf",
     ]
     assert "other.service" in found["etc/systemd/system/other.service.d/nccl.conf"].who
     assert "etc/systemd/system/train.service" in found["etc/train.env"].who

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from ansible.parsing.dataloader import DataLoader
 from ansible_collections.groundstate.llm.plugins.plugin_utils import needs
 
 ARGUMENTS = {
@@ -32,3 +33,22 @@ def test_a_path_with_what_shells_and_units_replace_is_refused(character):
     (found,) = problems(groundstate_home=f"/a{character}b", ml_env_path=f"/a{character}b/envs/x")
     assert found["where"] == "groundstate_home"
     assert repr(character) in found["what"]
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({}, None),
+        ({"nccl_profile_places": []}, "has no place: name one of server, conf, python_startup"),
+        ({"nccl_profile_places": ["conf"], "nccl_profile_conf_path": "nccl.conf"}, "no whole path"),
+        ({"nccl_profile_places": ["conf"], "nccl_profile_conf_path": ""}, None),
+        ({"nccl_profile_places": ["python_startup"]}, "needs the Python that the server runs with"),
+        ({"nccl_profile_places": ["python_startup"], "ml_env_path": "/srv/venv"}, None),
+        ({"nccl_profile_places": ["python_startup"], "nccl_profile_python": "/srv/venv/bin/python"}, None),
+    ],
+)
+def test_the_places_of_a_profile(values, says):
+    given = {"nccl_profile_name": "pcie_ll_ring", "nccl_profiles": {}, "llm_server": {"name": "kimi"}, **values}
+    found = needs.derive(given, ["nccl_profile"], ARGUMENTS, DataLoader())[1]
+    assert [one["where"] for one in found] == (["nccl_profile_places"] if says else [])
+    assert not says or says in found[0]["what"]
