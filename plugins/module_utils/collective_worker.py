@@ -25,7 +25,8 @@ from typing import Any
 
 def say(**message: Any) -> None:
     """One line for the parent."""
-    print(json.dumps(message), flush=True)
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
 
 
 def iterations(size: int) -> int:
@@ -121,7 +122,7 @@ def main() -> None:
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
     if task.get("parent") not in (None, os.getppid()):
-        sys.exit("the parent is gone")
+        raise SystemExit("the parent is gone")
     if task.get("probe"):
         probe()
     else:

@@ -81,7 +81,7 @@ def judge(
     incomplete = _missing(rows, expected)
     if want_logs and not incomplete:
         incomplete = _ranks(seen, expected)
-    why = [*incomplete, *_reasons(rows, declared, given or {})]
+    why = [*incomplete, *_reasons(rows, declared, given or {}, known)]
     verdicts = {row["verdict"] for row in rows}
     if CONTRADICTED in verdicts:
         verdict = CONTRADICTED
@@ -217,11 +217,13 @@ def _ranks(seen: list[Seen], expected: int) -> list[str]:
     return [f"NCCL's logs tell of no communicator that joins all {len(seen)} workers: they may be of different starts"]
 
 
-def _reasons(rows: list[dict[str, Any]], declared: Mapping[str, str], given: Mapping[str, str]) -> list[str]:
+def _reasons(
+    rows: list[dict[str, Any]], declared: Mapping[str, str], given: Mapping[str, str], known: frozenset[str]
+) -> list[str]:
     """One sentence for all that has the same cause in the same workers: eight workers fail in the same way."""
     workers_of: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows:
-        for what, cause in _facts(row, declared, given):
+        for what, cause in _facts(row, declared, given, known):
             workers_of.setdefault((what, cause), []).append(row)
     facts_of: dict[tuple[str, str], list[str]] = {}
     for (what, cause), those in workers_of.items():
@@ -236,7 +238,9 @@ def _names(rows: list[dict[str, Any]]) -> str:
     return ("ranks " if ranked else "pids ") + ", ".join(str(row["rank" if ranked else "pid"]) for row in rows)
 
 
-def _facts(row: dict[str, Any], declared: Mapping[str, str], given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _facts(
+    row: dict[str, Any], declared: Mapping[str, str], given: Mapping[str, str], known: frozenset[str]
+) -> Iterator[tuple[str, str]]:
     """(what is wrong, why and how to fix it) of one worker."""
     for name, item in row["variables"].items():
         if item["verdict"] == CONTRADICTED:
@@ -244,7 +248,10 @@ def _facts(row: dict[str, Any], declared: Mapping[str, str], given: Mapping[str,
             what = f"{name} {seen} (declared: {declared[name]!r})"
             if item["seen"] == declared[name]:
                 what = f"{name}={item['seen']} was not taken by NCCL"
-            yield what, item["cause"] or _from_file(item["source"]) or _given(given.get(name) == declared[name])
+            yield (
+                what,
+                item["cause"] or _from_file(item["source"]) or _given(given.get(name), declared[name], name in known),
+            )
     for name, value in row["undeclared"].items():
         yield (
             f"{name} is {value!r} and not declared",
@@ -266,8 +273,10 @@ def _facts(row: dict[str, Any], declared: Mapping[str, str], given: Mapping[str,
         )
 
 
-def _given(it: bool) -> str:
-    if it:
+def _given(value: str | None, declared: str, elsewhere: bool) -> str:
+    if value is not None and value != declared and elsewhere:
+        return f"llm_server.env sets it to {value!r} and goes over the profile: correct one of the two"
+    if value == declared:
         return "the server was started with it: something inside changes it (engine, wrapper, sitecustomize)"
     return "the server was started without this profile: restart it"
 

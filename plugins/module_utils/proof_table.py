@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from .proof import Proof
+from .proof import PROVED, UNKNOWN, Proof
 
 
 def table(declared: Mapping[str, str], proof: Proof) -> list[str]:
@@ -115,10 +115,18 @@ def _cells(row: dict[str, Any], names: list[str], is_root: bool) -> list[str]:
     rank = "-" if is_root or row["rank"] is None else str(row["rank"])
     cells = [rank, str(row["pid"]), title, row["source"]]
     if names:
-        return cells + [row["variables"][name]["verdict"] for name in names]
+        of = row["variables"]
+        return cells + [_held(of[name]) if is_root else of[name]["verdict"] for name in names]
     if row["undeclared"]:
         return [*cells, ", ".join(f"{name}={value}" for name, value in row["undeclared"].items())]
     return [*cells, "none" if row["complete"] else "unknown"]
+
+
+def _held(item: Mapping[str, Any]) -> str:
+    """What the process that was started has of a variable: it is no worker, so that this is no verdict."""
+    if item["verdict"] == UNKNOWN:
+        return "?"
+    return "has it" if item["verdict"] == PROVED else "not set" if item["seen"] is None else "differs"
 
 
 def _short(title: str) -> str:

@@ -27,8 +27,9 @@ def env(tmp_path):
 
 
 def left_over():
-    """Ranks that run, of any test."""
-    return [item for item in procfs.processes().values() if "collective_worker.py" in item.cmdline and not item.zombie]
+    """Ranks that run: the program with its task as argument, not an editor or a linter that has the file open."""
+    table = procfs.processes().values()
+    return [item for item in table if "/collective_worker.py {" in item.cmdline and not item.zombie]
 
 
 def collective(host, env, **arguments):

@@ -47,6 +47,13 @@ def test_the_real_log_of_rank_0(name):
     assert {key[0] for one in log.communicators for key in one.chosen} == {"AllReduce", "AllGather"}
 
 
+@pytest.mark.parametrize(("name", "lines"), [("rank0.start.log", 8), ("rank1.start.log", 8), ("rank0.sys.log", 7)])
+def test_starts_with_less_and_with_more_in_the_log(name, lines):
+    log = read(name)
+    assert (log.complete, log.refused, log.warnings, len(log.variables)) == (True, {}, [], lines)
+    assert ("NCCL_P2P_LEVEL" in log.variables) == (lines == 8)
+
+
 def test_sizes_of_the_collectives_stay_with_their_communicator():
     first, second = read("rank0.base.log").communicators
     low, high, _lines = first.chosen["AllReduce", "RING", "LL"]

@@ -144,6 +144,7 @@ def test_the_table_is_one_line_a_process_with_the_declared_values_on_top():
     assert first.split() == ["0", "732", "sglang::scheduler_TP0", "memory", *["proved"] * 6]
     assert second.split() == ["1", "733", "sglang::scheduler_TP1", "memory", *["proved"] * 4, "contradicted", "proved"]
     assert root.split()[:2] == ["-", "611"]
+    assert root[titles.index("PROTO") :] == "has it", "no verdict: it is no worker"
     column = titles.index("P2P_LEVEL")
     assert second[column:].startswith("contradicted")
     assert declared[column:].startswith("SYS")

@@ -69,6 +69,40 @@ def test_both_ranks_of_the_captured_start_are_proved_by_what_nccl_said():
     assert "rank 0 (pid 732): NCCL used RING LL for AllReduce of 4 to 67108864 bytes" in table
 
 
+def real(name, rank, environment):
+    """A worker of a real start on two H200, with the log that it wrote."""
+    (log,) = nccl_log.parse((DATA / name).read_text().splitlines()).values()
+    return proof.Seen(
+        rank, log.pid, f"sglang::scheduler_TP{rank}", environment, environment, log, f"/s/nccl/gpuhost.{log.pid}.log"
+    )
+
+
+def test_the_real_logs_of_both_ranks_prove_a_start_as_llm_server_makes_it():
+    made = judge([real(f"rank{rank}.start.log", rank, LOST) for rank in (0, 1)])
+    assert (made.verdict, made.why, made.flags) == ("proved", [], [])
+    for row in made.workers:
+        assert set(verdicts(made, row["rank"]).values()) == {"proved"}
+        for one in row["communicators"]:
+            assert (one["ranks"], one["nodes"], one["channels"]) == (2, 1, 16)
+            assert list(one["transports"].values()) == [{"P2P/IPC": 16}]
+        assert len(row["communicators"]) == 2
+    zero, one = made.workers
+    assert zero["communicators"][0]["enabled"]["AllReduce"] == {"protocols": ["LL"], "algorithms": ["Ring"]}
+    assert one["communicators"][0]["enabled"] == {}, "only rank 0 says that"
+
+
+def test_the_real_log_of_a_start_with_a_level_that_nccl_does_not_know():
+    wrong = {**STORY, "NCCL_P2P_LEVEL": "sys"}
+    has = procfs.Environment({**wrong, **ENGINE}, True, "memory")
+    made = judge([real("rank0.sys.log", 0, has)], wrong, 1, given=wrong)
+    assert made.verdict == "contradicted"
+    bad = [name for name, verdict in verdicts(made, 0).items() if verdict != "proved"]
+    assert bad == ["NCCL_P2P_LEVEL"]
+    assert "NCCL_P2P_LEVEL=sys was not taken by NCCL" in made.why[0]
+    chosen = made.workers[0]["communicators"][0]["chosen"]
+    assert {(item["algorithm"], item["protocol"]) for item in chosen} == {("RING", "LL")}
+
+
 def test_the_log_proves_what_the_environment_cannot_tell_any_more():
     # T1 with logs: the titles overwrote everything, memory may not be read.
     made = judge([worker(rank, log_of(rank), LOST, initial=LOST) for rank in (0, 1)])
@@ -133,6 +167,16 @@ def test_a_value_that_nccl_silently_passes_over_is_contradicted():
     assert verdicts(made, 0)["NCCL_PROTO"] == "proved"
     assert made.why[0].startswith("ranks 0, 1: NCCL_P2P_LEVEL=sys was not taken by NCCL; the worker has it, but")
     assert "'sys' is none of" in made.why[0], "the linter says why"
+
+
+def test_an_environment_that_goes_over_the_profile_is_named():
+    has = procfs.Environment({**STORY, **ENGINE, "NCCL_PROTO": "Simple"}, True, "memory")
+    given = {**STORY, "NCCL_PROTO": "Simple"}
+    made = judge([worker(0, None, has)], expected=1, want_logs=False, given=given, also_declared=["NCCL_PROTO"])
+    assert made.why == [
+        "rank 0 (pid 732): NCCL_PROTO is 'Simple' (declared: 'LL'); "
+        "llm_server.env sets it to 'Simple' and goes over the profile: correct one of the two"
+    ]
 
 
 def test_a_variable_that_nccl_reads_only_with_its_feature_is_proved_by_the_environment():
