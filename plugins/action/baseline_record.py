@@ -88,7 +88,7 @@ class ActionModule(ActionBase):
                 records.write_record(directory, host, record)
             result["changed"] = True
 
-        in_baseline = any(one["id"] == record["id"] for one in baseline)
+        in_baseline = any((one.get("host"), one["id"]) == (host, record["id"]) for one in baseline)
         refused = verdict.refusals(measured)
         if refused and arguments["accept"]:
             raise AnsibleActionFail(f"record {path} cannot become (part of) a baseline: {'; '.join(refused)}")
@@ -178,10 +178,10 @@ def _without_baseline(directory: str, record: dict[str, Any], arguments: dict[st
     """The first measurement of a declaration: of nothing, or after one of another declaration."""
     measured, tolerance = record["measurement"], arguments["tolerance"]
     other = records.last_of_server(directory, record["host"], measured["server"]["name"])
+    changed = _explanations(other, record) if other is not None else []
     # One of this declaration that became no baseline is nothing to compare with, and nothing to warn of.
     if other is None or other.get("key") == record["key"]:
-        return verdict.decide(record, [], tolerance, [], looks=arguments["looks"])
-    changed = _explanations(other, record)
+        return verdict.decide(record, [], tolerance, changed, looks=arguments["looks"])
     if other["measurement"]["workload_hash"] != measured["workload_hash"]:
         changed.insert(0, "the workload differs")
     reason = (

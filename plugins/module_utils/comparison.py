@@ -97,7 +97,7 @@ def interval(clusters: Clusters, alpha: float = 0.05) -> stats.Interval:
     if found.n < BOOTSTRAP_FROM:
         return found
     dice = random.Random(0)
-    low, high = _expanded([_resampled(clusters, dice) for _ in range(RESAMPLES)], found.n, found.n - 1, alpha)
+    low, high = _expanded([_resampled(clusters, dice) for _number in range(RESAMPLES)], found.n, found.n - 1, alpha)
     return stats.Interval(found.mean, low, high, found.n, found.sd)
 
 
@@ -125,7 +125,7 @@ def _expanded(resamples: list[float], n: int, df: int, alpha: float) -> tuple[fl
 def _bootstrap(baseline: Clusters, new: Clusters, alpha: float) -> tuple[float, float]:
     # Always the same dice: the same records give the same verdict.
     dice = random.Random(0)
-    resamples = [_resampled(new, dice) - _resampled(baseline, dice) for _ in range(RESAMPLES)]
+    resamples = [_resampled(new, dice) - _resampled(baseline, dice) for _number in range(RESAMPLES)]
     # Each side's resamples are too narrow by its own n; the smaller one decides.
     return _expanded(resamples, min(len(baseline), len(new)), len(baseline) + len(new) - 2, alpha)
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.groundstate.llm.plugins.module_utils import procfs, servers
-from ansible_collections.groundstate.llm.plugins.plugin_utils import index
 
 ROOT = Path(__file__).resolve().parents[2]
 RECAP = re.compile(r"^(\S+)\s+: ok=(\d+)\s+changed=(\d+)\s+unreachable=(\d+)\s+failed=(\d+)", re.MULTILINE)
@@ -123,7 +122,7 @@ def job(tmp_path, env_path):
 def test_twice_then_measured_again_then_torn_down(job):
     first = job.run("deploy_baseline")
     assert recap(first)["failed"] == 0
-    assert "provisional baseline" in first
+    assert "first measurement of this declaration" in first
     assert re.search(r"decode\s+\d+\.\d tok/s \(", first)
     [path] = job.record_files()
     record = json.loads(path.read_text())
@@ -145,8 +144,9 @@ def test_twice_then_measured_again_then_torn_down(job):
     assert job.record_files() == [path]
 
     again = job.run("benchmark")
-    assert "INCONCLUSIVE" in again
-    assert "very start" in again
+    # On a machine so busy that the client was the limit, the first one became no baseline.
+    assert "INCONCLUSIVE" in again or "the client, not the server, was the limit" in first
+    assert "very start" in again or "the client, not the server, was the limit" in first
     assert len(job.record_files()) == 2
 
     proof = job.run("verify")
@@ -196,32 +196,14 @@ def test_an_edited_file_of_the_engine_is_the_first_explanation(job, env_path):
     assert "not measured again" not in output
     records = [json.loads(path.read_text()) for path in job.record_files()]
     assert len(records) == 2
-    verdict = records[1]["verdict"]
-    assert verdict["ratio_low"] < verdict["ratio"] < verdict["ratio_high"]
-    assert verdict["mde"] > 0
-    assert "MDE " in output
+    if not records[0]["measurement"]["client"]["limited"]:  # then it became the baseline
+        verdict = records[1]["verdict"]
+        assert verdict["ratio_low"] < verdict["ratio"] < verdict["ratio_high"]
+        assert verdict["mde"] > 0
+        assert "MDE " in output
     [line] = [line for line in output.splitlines() if line.strip().startswith("changed ")]
     assert "xllamacpp" in line
     assert "__init__.py" in line
-
-
-@pytest.mark.slow  # four starts of the engine
-def test_three_accepted_starts_are_a_baseline_that_judges_the_fourth(job):
-    for _ in range(3):
-        output = job.run("deploy_baseline", baseline_accept=True)
-        assert not output.count("not measured again")
-        job.run("reset_gpus")
-    assert "provisional: accept" not in output
-    job.run("deploy_baseline")
-    *accepted, last = [json.loads(path.read_text()) for path in job.record_files()]
-    assert len(accepted) == 3
-    assert len({record["fingerprints"]["before"]["state_hash"] for record in [*accepted, last]}) == 1
-    verdict = last["verdict"]
-    assert (verdict["baseline_starts"], verdict["new_starts"], verdict["basis"]) == (3, 1, "starts")
-    assert verdict["baseline_low"] < verdict["baseline_value"] < verdict["baseline_high"]
-    assert verdict["ratio_low"] < verdict["ratio"] < verdict["ratio_high"]
-    rows = index.open_index(str(job.records)).rows()
-    assert [row["in_baseline"] for row in rows] == [True, True, True, False]
 
 
 def test_check_mode_on_a_fresh_host_changes_nothing(job):

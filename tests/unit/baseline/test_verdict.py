@@ -267,3 +267,21 @@ def test_false_alarms_stay_below_the_promised_rate():
         values = [100 * math.exp(dice.gauss(0, 0.015)) for _ in range(6)]
         wrong += decide(values[0], values[1:], tolerance=1e-9).verdict in ("faster", "slower")
     assert 25 <= wrong <= 75
+
+
+@pytest.mark.parametrize("looks", [[], [0], [3, 1], [2, 2], [-1, 3]])
+def test_a_plan_that_is_none_is_refused(looks):
+    with pytest.raises(ValueError, match="no plan"):
+        verdict.check_looks(looks)
+
+
+@pytest.mark.parametrize("tolerance", [-0.1, 1.0, 2, float("nan")])
+def test_a_tolerance_that_is_no_share_is_refused(tolerance):
+    with pytest.raises(ValueError, match="no share"):
+        verdict.check_tolerance(tolerance)
+
+
+def test_what_may_be_asked_for_is_accepted():
+    verdict.check_looks([1])
+    verdict.check_looks([3, 5, 8])
+    verdict.check_tolerance(0.0)
