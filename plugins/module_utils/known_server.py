@@ -287,7 +287,8 @@ class Connection:
 
     def choice(self, job: Job, delta: dict, text: str, finish: str | None = None) -> dict:
         inner = {"index": 0, "finish_reason": finish, **({"delta": delta} if job.chat else {"text": text})}
-        return {"id": "mock", "object": "chunk", "model": self.settings.model, "choices": [inner]}
+        kind = "chat.completion.chunk" if job.chat else "text_completion"
+        return {"id": "mock", "object": kind, "created": 0, "model": self.settings.model, "choices": [inner]}
 
     def chunk(self, data: bytes) -> bytes:
         return b"%x\r\n%s\r\n" % (len(data), data)
@@ -343,7 +344,7 @@ class Connection:
                 "completion_tokens": told,
                 "prompt_tokens_details": {"cached_tokens": 0},
             }
-            data += self.event({"id": "mock", "choices": [], "usage": usage})
+            data += self.event({**self.choice(job, {}, ""), "choices": [], "usage": usage})
         return data + self.event(b"[DONE]") + b"0\r\n\r\n"
 
     def break_off(self, trap: str) -> None:

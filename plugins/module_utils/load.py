@@ -118,7 +118,10 @@ async def guarded(work: Coroutine[Any, Any, Any], guard: Callable[[], str | None
 
 
 class Runner:
-    """One run of a resolved workload; ``measurement`` is its id and part of every prompt's nonce."""
+    """One run of a resolved workload; ``measurement`` is its id and part of every prompt's nonce.
+
+    ``texts``: the prompts of the workload's file, if it has one.
+    """
 
     def __init__(
         self,
@@ -136,10 +139,7 @@ class Runner:
         self._probes = 0
 
     async def run(self) -> Run:
-        """Warm up and measure every level. Raises LoadError, EndpointError or WorkloadError.
-
-        ``texts``: the prompts of the workload's file.
-        """
+        """Warm up and measure every level. Raises LoadError, EndpointError or WorkloadError."""
         await self._choose_prompts()
         repeats: list[Repeat] = []
         levels: list[Level] = []

@@ -21,7 +21,8 @@ LAG_INTERVAL_S = 0.02
 LIMIT_CPU_SHARE = 0.8
 LIMIT_LAG_TTFT = 0.1  # of the median time to first token
 LIMIT_LAG_DECODE = 0.01  # of the median time from first to last token
-LIMIT_LAG_REQUEST = 0.01  # of the median time of a request: so much later may a stream send its next one
+LIMIT_LAG_REQUEST = 0.05  # of the median time of a request: so much later may a stream send its next one
+LIMIT_LATE_TTFT = 0.1  # of the median time to first token, once chunks come faster than they are read
 LIMIT_LAG_FLOOR_S = 0.005
 
 
@@ -60,11 +61,14 @@ class ClientWatch:
             self._task.cancel()
 
 
-def self_check(lags: Iterable[float], cpu_share: float, samples: list[Sample], stamped: bool = False) -> dict[str, Any]:
+def self_check(
+    lags: Iterable[float], cpu_share: float, samples: list[Sample], stamped: bool = False, late_s: float = 0.0
+) -> dict[str, Any]:
     """Whether the client may have been the limit, and why.
 
-    ``stamped``: the times of arrival are the kernel's, so that a late reader falsifies no latency; it can still send
-    the next request of a stream late. Without, its lateness is an error of every figure.
+    ``stamped``: the times of arrival are the kernel's, so that a late reader falsifies no latency, unless it is so late
+    (``late_s``, the 99th percentile) that the first chunks are read at once and share a stamp; and it can send the next
+    request of a stream late. Without, its lateness is an error of every figure.
     """
     p99 = stats.percentile(lags, 99) or 0.0
     told = f"event loop lag p99 {p99 * 1e3:.1f} ms"
@@ -78,6 +82,9 @@ def self_check(lags: Iterable[float], cpu_share: float, samples: list[Sample], s
         if stamped:
             if whole and p99 > LIMIT_LAG_REQUEST * whole:
                 why.append(f"{told} against requests of {whole * 1e3:.1f} ms: the next ones were sent late")
+            gap = _median(gap for one in samples for gap in one.gaps)
+            if ttft and gap is not None and late_s > max(gap, LIMIT_LATE_TTFT * ttft):
+                why.append(f"bytes were read {late_s * 1e3:.1f} ms late (p99), with {gap * 1e3:.1f} ms between chunks")
         else:
             if ttft is not None and p99 > LIMIT_LAG_TTFT * ttft:
                 why.append(f"{told} against a time to first token of {ttft * 1e3:.1f} ms")
@@ -92,10 +99,11 @@ def _median(values: Iterable[float | None]) -> float | None:
 
 def report(watch: ClientWatch, client: Client, samples: list[Sample]) -> dict[str, Any]:
     """The self-check of a run, and how its time stamps came about."""
+    late = stats.percentile(client.lates, 99) or 0.0
     return {
-        **self_check(watch.lags, watch.cpu_share, samples, client.stamped),
+        **self_check(watch.lags, watch.cpu_share, samples, client.stamped, late),
         "time_stamps": "kernel" if client.stamped else "reader",
-        "read_late_p99_s": stats.percentile(client.lates, 99),
+        "read_late_p99_s": late,
     }
 
 

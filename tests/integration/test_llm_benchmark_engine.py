@@ -54,7 +54,15 @@ def test_exact_tokens_of_a_real_model_and_reuse_until_a_new_start(measured):
     (level,) = found["levels"]
     assert (level["ok"], level["errors"]) == (2, {})
     assert {(row["tokens"], row["prompt_tokens"]) for row in found["requests"]} == {(12, 48)}
-    assert found["prompts"] == {"method": "token ids", "vocabulary": found["prompts"]["vocabulary"], "exact": True}
+    assert found["prompts"] == {
+        "method": "token ids",
+        "token_source": "the server's /tokenize",
+        "vocabulary": found["prompts"]["vocabulary"],
+        "exact": True,
+    }
+    told = level["server_metrics"]
+    assert (told["delta"]["generated_tokens"], told["foreign_tokens"]) == (2 * 12, 0)
+    assert found["client"]["time_stamps"] in ("kernel", "reader")
     assert level["cached_tokens"] == 0
     assert found["headline"]["low"] < found["headline"]["value"] < found["headline"]["high"]
     assert KEY not in json.dumps(first)

@@ -253,7 +253,7 @@ def test_names_of_measurements_sort_by_time_and_differ():
         (0.001, 0.1, 0.005, 0.1, 0, 0),
         (0.030, 0.1, 1.0, 4.0, 0, 0),
         (0.030, 0.1, 0.1, 4.0, 1, 0),
-        (0.030, 0.1, 1.0, 1.0, 1, 1),
+        (0.030, 0.1, 1.0, 1.0, 1, 0),
         (0.001, 0.95, 1.0, 1.0, 1, 1),
         (0.5, 0.95, 0.1, 1.0, 3, 2),
     ],
@@ -264,6 +264,14 @@ def test_when_the_client_was_the_limit(lag, cpu, ttft, decode, reasons, with_ker
         told = self_check.self_check([lag] * 50, cpu, [sample], stamped)
         assert (len(told["why"]), told["limited"]) == (number, number > 0)
     assert not math.isnan(told["loop_lag_p99_s"])
+
+
+def test_reading_later_than_chunks_come_is_a_limit_of_its_own():
+    sample = Sample(ttft_s=0.2, e2e_s=1.2, gaps=[0.01] * 100)
+    for late, number in ((0.005, 0), (0.015, 0), (0.03, 1)):
+        told = self_check.self_check([0.01] * 50, 0.1, [sample], True, late)
+        assert len(told["why"]) == number
+    assert "30.0 ms late" in told["why"][0]
 
 
 def test_a_blocked_loop_is_seen_by_the_client_itself():
