@@ -58,7 +58,7 @@ WHOLE = ready_file.Kept(
     elapsed_s=3.5, watched_from_s=0.2, phases=[{"name": "starting", "at_s": 0.0}], workers=[[0, 4711, 99]], active_s=3.0
 )
 values = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text("ab", max_size=2),
+    st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text("ab", max_size=2),
     st.lists(st.integers(), max_size=2), st.dictionaries(st.sampled_from(["folder", "x"]), st.integers(), max_size=2),
 )  # fmt: skip
 
