@@ -43,7 +43,7 @@ options:
     default: 180
   phase_timeouts:
     description:
-      - Seconds that a phase may take, by its name, such as C({loading weights: 3600}). V(0) is without a limit.
+      - Seconds that a phase may take, by its name, such as C(loading weights). V(0) is without a limit.
       - The others have limits that grow with the size of the model on disk.
     type: dict
     default: {}

@@ -142,7 +142,7 @@ def test_phases_are_compared_with_the_last_start(server):
     first = server.ready()
     assert first["was_s"] is None
     assert {one["note"] for one in first["phases"]} == {""}
-    server.start("restarted", step_s={"loading weights": 3.5})
+    server.start("restarted", step_s={"loading weights": 6.0})
     second = server.ready()
     assert second["was_s"] == first["elapsed_s"]
     notes = {one["name"]: one["note"] for one in second["phases"]}
