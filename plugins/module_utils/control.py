@@ -20,7 +20,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from . import declaration as declarations
-from . import diagnoses, ending, files, launcher, plan, ports, procfs, readiness, servers
+from . import (
+    argument_check,
+    diagnoses,
+    ending,
+    engine_parser,
+    files,
+    launcher,
+    plan,
+    ports,
+    procfs,
+    readiness,
+    servers,
+)
 from .engines import get_engine
 from .servers import ServerRecord
 
@@ -140,6 +152,20 @@ def obstacles(home: str, wanted: plan.Plan, situation: Situation) -> list[str]:
         )
     found += _gpu_conflicts(home, declaration)
     return found
+
+
+def check_arguments(home: str, wanted: plan.Plan, keep: bool) -> tuple[list[str], list[str], argument_check.Parser]:
+    """(problems, warnings, parser) of a planned command line, by the installed engine's own parser.
+
+    ``keep`` False (check mode) writes down nothing of what the parser said.
+    """
+    declaration = wanted.declaration
+    engine = get_engine(declaration["engine"])
+    hidden = engine.secrets(declaration)
+    environment = {name: value for name, value in wanted.environment.items() if name not in hidden}
+    parser = engine_parser.parser_of(home, declaration, wanted.env_path, environment, keep=keep)
+    words = wanted.argv if declaration["command"] else engine_parser.flags_of(engine, wanted.argv)
+    return (*argument_check.check(engine, declaration, words, parser), parser)
 
 
 def _gpu_conflicts(home: str, declaration: dict[str, Any]) -> list[str]:

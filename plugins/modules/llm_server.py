@@ -253,6 +253,14 @@ ended:
   type: list
   elements: dict
   sample: [{pid: 4711, start: 123456, cmdline: python server, how: exited on TERM, gone: true}]
+arguments:
+  description:
+    - Whether the command line was held against the installed engine's own parser, and why not where it was not.
+    - An argument that the parser does not know, or a value that it would refuse, is an error before anything is changed;
+      one without effect or on its way out is a warning.
+  returned: when the server is launched
+  type: dict
+  sample: {checked: true, why: "", version: 0.5.23}
 log_tail:
   description: The last lines of the log.
   returned: when the server died at once
@@ -369,19 +377,23 @@ def up(module: AnsibleModule, declared: dict) -> None:
         leave(module, False, "unchanged", [], record)
     if adopt(module, situation, wanted):
         return
-    obstacles = control.obstacles(home, wanted, situation)
+    wrong, warnings, parser = control.check_arguments(home, wanted, keep=not module.check_mode)
+    for text in warnings:
+        module.warn(text)
+    arguments = {"checked": not parser.why, "why": parser.why, "version": parser.version}
+    obstacles = control.obstacles(home, wanted, situation) + wrong
     action = "restarted" if situation.alive else "started"
     diff = {"before": shown_text(record), "after": shown_text(wanted)}
     if module.check_mode:
         # The environment and the model may be made by tasks that only pretended to run.
         for text in obstacles:
             module.warn(f"it could not be launched as things are now: {text}")
-        leave(module, True, action, why, plan.record_of(wanted, "", "", ""), diff=diff)
+        leave(module, True, action, why, plan.record_of(wanted, "", "", ""), diff=diff, arguments=arguments)
     if obstacles:
         raise ValueError(f"server {name!r} cannot be launched: " + "; ".join(obstacles))
     ended = [one.as_dict() for one in control.stop(home, name, situation)]
     made = control.start(home, wanted)
-    leave(module, True, action, why, made, ended=ended, diff=diff)
+    leave(module, True, action, why, made, ended=ended, diff=diff, arguments=arguments)
 
 
 def nccl_variables(module: AnsibleModule, path: str) -> dict[str, str]:

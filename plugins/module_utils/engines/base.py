@@ -39,6 +39,20 @@ class Request:
     timeout_s: float = 10.0
 
 
+@dataclass(frozen=True)
+class Gone:
+    """A flag (without dashes) that newer versions no longer have.
+
+    ``new`` is what to declare instead ("" when nothing is), ``why`` adds to it; ``since`` is a version that is known to
+    lack the flag: an older one may lack it too.
+    """
+
+    old: str
+    since: str
+    new: str = ""
+    why: str = ""
+
+
 class Engine:
     """Base of all adapters; the defaults are those of an OpenAI-compatible server of which nothing more is known."""
 
@@ -88,6 +102,11 @@ class Engine:
     tokenize_path: str | None = None
     tokenize_field = "prompt"
 
+    #: Flags that are gone, so that their new names can be told.
+    gone: tuple[Gone, ...] = ()
+    #: Log lines (pattern) in which the engine says that it runs with another value than it was given or than usual.
+    adjustments: tuple[str, ...] = ()
+
     supports_ignore_eos = False
     #: False also where the engine accepts the field and silently does nothing with it.
     supports_min_tokens = False
@@ -113,6 +132,10 @@ class Engine:
         """The command line. Secrets never are in it."""
         raise NotImplementedError
 
+    def parser_words(self, env_path: str) -> list[str]:
+        """The engine's own Python program up to where its flags begin (path, or -m and module); [] when it has none."""
+        return []
+
     def environment(self, declaration: dict[str, Any]) -> dict[str, str]:
         """Variables that this engine needs, without secrets and without those of ``declaration['env']``."""
         found = {
@@ -122,6 +145,8 @@ class Engine:
         }
         if declaration["gpus"] != "all":
             found["CUDA_VISIBLE_DEVICES"] = ",".join(str(one) for one in declaration["gpus"])
+            # CUDA counts the fastest GPU first unless told otherwise; nvidia-smi, and our users, by PCI address.
+            found["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         if is_local_path(declaration["model"]):
             found["HF_HUB_OFFLINE"] = "1"
         return found

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from typing import Any, ClassVar
 
-from .base import PYTHON, Engine, Phase, extra, flag, program, python_of
+from .base import PYTHON, Engine, Gone, Phase, extra, flag, program, python_of
 
 #: Arguments that current versions parse and never read.
 NO_EFFECT = {"num-continuous-decode-steps": "it is parsed and never read by SGLang (seen in 0.5.5 and 0.5.23)"}
@@ -54,6 +54,17 @@ class SGLang(Engine):
     sets_nccl = frozenset({"NCCL_CUMEM_ENABLE", "NCCL_NVLS_ENABLE", "NCCL_GRAPH_MIXING_SUPPORT"})
     flush_cache_path = "/flush_cache"
     tokenize_path = "/tokenize"
+    # 0.5.5 has all of them, 0.5.11 most, 0.5.23 none.
+    gone = (
+        Gone("cuda-graph-max-bs", "0.5.23", "cuda-graph-max-bs-decode"),
+        Gone("cuda-graph-bs", "0.5.23", "cuda-graph-bs-decode"),
+        Gone("nsa-prefill-backend", "0.5.23", "dsa-prefill-backend"),
+        Gone("nsa-decode-backend", "0.5.23", "dsa-decode-backend"),
+        Gone("kt-amx-method", "0.5.11", "kt-method"),
+        Gone("kt-amx-weight-path", "0.5.11", "kt-weight-path"),
+        Gone("torchao-config", "0.5.23", "quantization", "with its own set of methods"),
+        Gone("enable-double-sparsity", "0.5.11", why="remove it: double sparsity is gone"),
+    )
     supports_ignore_eos = True
     supports_min_tokens = True
 
@@ -64,8 +75,11 @@ class SGLang(Engine):
             if name in {key.replace("_", "-").lstrip("-") for key in declaration["extra_args"]}
         ]
 
+    def parser_words(self, env_path: str) -> list[str]:
+        return ["-m", "sglang.launch_server"]
+
     def argv(self, declaration: dict[str, Any], env_path: str, port: int) -> list[str]:
-        words = program(declaration, [python_of(env_path), "-m", "sglang.launch_server"])
+        words = program(declaration, [python_of(env_path), *self.parser_words(env_path)])
         words += ["--model-path", declaration["model"]]
         words += flag("served-model-name", declaration["served_model_name"] or None)
         words += flag("trust-remote-code", declaration["trust_remote_code"])

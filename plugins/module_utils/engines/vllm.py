@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from ..procfs import Process
-from .base import PYTHON, Engine, Phase, extra, flag, program
+from .base import PYTHON, Engine, Gone, Phase, extra, flag, program
 
 
 class VLLM(Engine):
@@ -51,12 +51,33 @@ class VLLM(Engine):
     # With a cumem graph pool, and with EPLB of a mixture of experts.
     sets_nccl = frozenset({"NCCL_GRAPH_REGISTER", "NCCL_MAX_CTAS"})
     tokenize_path = "/tokenize"
+    # All of them were there once, and 0.32.0 has none of them.
+    gone = (
+        Gone("disable-log-requests", "0.32.0", why="remove it: requests are not logged any more by default"),
+        Gone("guided-decoding-backend", "0.32.0", "structured-outputs-config"),
+        Gone("task", "0.32.0", "runner or convert"),
+        Gone("max-seq-len-to-capture", "0.32.0", "max-cudagraph-capture-size"),
+        Gone("cuda-graph-sizes", "0.32.0", "cudagraph-capture-sizes"),
+        Gone("override-pooler-config", "0.32.0", "pooler-config"),
+        Gone("rope-scaling", "0.32.0", "hf-overrides", "as JSON"),
+        Gone("rope-theta", "0.32.0", "hf-overrides", "as JSON"),
+        Gone("worker-use-ray", "0.32.0", "distributed-executor-backend: ray"),
+        Gone("speculative-model", "0.32.0", why="declare llm_server.speculation"),
+        Gone("num-speculative-tokens", "0.32.0", why="declare llm_server.speculation"),
+        Gone("swap-space", "0.32.0", why="remove it: preempted requests are computed again, not swapped"),
+        Gone("num-scheduler-steps", "0.32.0", why="remove it: the scheduler has no such steps any more"),
+        Gone("use-v2-block-manager", "0.32.0", why="remove it: there is only one block manager"),
+        Gone("device", "0.32.0", why="remove it: the build decides the device"),
+    )
     supports_ignore_eos = True
     supports_min_tokens = True
     api_key_variable = "VLLM_API_KEY"
 
+    def parser_words(self, env_path: str) -> list[str]:
+        return [os.path.join(env_path, "bin", "vllm"), "serve"]
+
     def argv(self, declaration: dict[str, Any], env_path: str, port: int) -> list[str]:
-        words = program(declaration, [os.path.join(env_path, "bin", "vllm"), "serve"])
+        words = program(declaration, self.parser_words(env_path))
         words += [declaration["model"], "--served-model-name", self.served_name(declaration)]
         words += flag("trust-remote-code", declaration["trust_remote_code"])
         if declaration["tensor_parallel"] != 1:
