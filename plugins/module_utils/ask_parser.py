@@ -14,6 +14,7 @@ It asks the program for ``--help``: where it parses in another way than argparse
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -92,10 +93,8 @@ def main() -> None:
     argparse.ArgumentParser.parse_known_args = _answer  # type: ignore[method-assign,assignment]
     global _version
     words = sys.argv[2:]
-    try:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # a checkout on PYTHONPATH has none
         _version = importlib.metadata.version(sys.argv[1])
-    except importlib.metadata.PackageNotFoundError:
-        pass  # a checkout on PYTHONPATH has none
     del sys.path[0]  # the folder that we happen to run in is no part of the environment
     if words[0] == "-m":
         sys.argv = [words[1], *words[2:], "--help"]

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from . import ask_parser, files, nvidia, server_env
+from . import ask_parser, files, nvidia
 from .argument_check import Parser
 from .engines import get_engine
 from .engines.base import Engine, python_of
@@ -39,8 +39,8 @@ def parser_of(
 ) -> Parser:
     """The parser of the declared engine in this environment; its ``why`` says so where it could not be asked.
 
-    ``environment`` is that of the launch, without secrets: none is needed. The answer is kept below ``home`` (unless ``keep`` is
-    False) for as long as the same distributions are installed and the files that the flags come from are the same.
+    ``environment`` is that of the launch, without secrets: none is needed. The answer is kept below ``home`` (unless
+    ``keep`` is False) while the same distributions are installed and the files that the flags come from are the same.
     """
     engine = get_engine(declaration["engine"])
     there = installed(env_path)

@@ -50,6 +50,10 @@ options:
     type: str
     choices: [auto, systemd, process]
     default: auto
+  keep_logs:
+    description: How many logs of earlier starts are kept beside that of this one.
+    type: int
+    default: 5
   declaration:
     description: The server as it should be. Required for O(state=started) and O(state=restarted).
     type: dict
@@ -256,8 +260,8 @@ ended:
 arguments:
   description:
     - Whether the command line was held against the installed engine's own parser, and why not where it was not.
-    - An argument that the parser does not know, or a value that it would refuse, is an error before anything is changed;
-      one without effect or on its way out is a warning.
+    - An argument that the parser does not know, or a value that it would refuse, is an error before anything is
+      changed; one without effect or on its way out is a warning.
   returned: when the server is launched
   type: dict
   sample: {checked: true, why: "", version: 0.5.23}
@@ -295,6 +299,7 @@ def main() -> None:
             "env_path": {"type": "path", "default": ""},
             "nccl_variables": {"type": "dict"},
             "launcher": {"type": "str", "choices": ["auto", "systemd", "process"], "default": "auto"},
+            "keep_logs": {"type": "int", "default": launcher.KEEP_LOGS},
             "declaration": {"type": "dict", "options": declaration.OPTIONS},
         },
         required_if=[("state", "started", ("declaration",)), ("state", "restarted", ("declaration",))],
@@ -361,15 +366,14 @@ def up(module: AnsibleModule, declared: dict) -> None:
     record = situation.record
     path = params["env_path"]
     manifest = (files.read_json(os.path.join(path, "groundstate-env.json")) if path else None) or {}
-    wanted = plan.make_plan(
-        declared,
-        params["env_path"],
-        control.choose_port(home, declared, situation),
-        server_env.base_environment(params["env_path"], os.environ),
-        nccl_variables(module, os.path.join(servers.folder(home, name), "nccl.env")),
-        str(manifest.get("hash", "")),
-        launcher.choose(params["launcher"]),
-    )
+    base = server_env.base_environment(path, os.environ)
+    nccl = nccl_variables(module, os.path.join(servers.folder(home, name), "nccl.env"))
+    chosen = launcher.choose(params["launcher"])
+
+    def planned(port: int) -> plan.Plan:
+        return plan.make_plan(declared, path, port, base, nccl, str(manifest.get("hash", "")), chosen)
+
+    wanted = planned(control.choose_port(home, declared, situation))
     why = control.reasons(home, situation, wanted)
     if not why and params["state"] == "restarted":
         why = ["a restart was asked for"]
@@ -392,7 +396,7 @@ def up(module: AnsibleModule, declared: dict) -> None:
     if obstacles:
         raise ValueError(f"server {name!r} cannot be launched: " + "; ".join(obstacles))
     ended = [one.as_dict() for one in control.stop(home, name, situation)]
-    made = control.start(home, wanted)
+    made = control.launch(home, declared, planned, params["keep_logs"])
     leave(module, True, action, why, made, ended=ended, diff=diff, arguments=arguments)
 
 
