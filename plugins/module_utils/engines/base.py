@@ -86,7 +86,8 @@ class Engine:
     #: Prometheus text, or None when the engine has none.
     metrics_path: str | None = None
     #: Our name -> the engine's metric. Names: running_requests, queued_requests, accept_length (gauge),
-    #: drafts and accepted_tokens (counters; accept length = 1 + accepted_tokens / drafts).
+    #: drafts and accepted_tokens (counters; accept length = 1 + accepted_tokens / drafts), kv_cache_use (gauge, share),
+    #: prompt_tokens, cached_tokens and generated_tokens (counters).
     metrics: ClassVar[Mapping[str, str]] = {}
     #: Resolved arguments and state as JSON, or None.
     info_path: str | None = None
@@ -104,8 +105,11 @@ class Engine:
 
     #: Flags that are gone, so that their new names can be told.
     gone: tuple[Gone, ...] = ()
-    #: Log lines (pattern) in which the engine says that it runs with another value than it was given or than usual.
+    #: Log lines in which the engine says that it runs with another value than it was given or than usual; group 1 is
+    #: what is told of them.
     adjustments: tuple[str, ...] = ()
+    #: Flags that are other names of an argument: name (with underscores) -> the engine's own name for it.
+    same_argument: ClassVar[Mapping[str, str]] = {}
 
     supports_ignore_eos = False
     #: False also where the engine accepts the field and silently does nothing with it.
@@ -171,6 +175,10 @@ class Engine:
                 return part
         return None
 
+    def serves(self, declaration: dict[str, Any]) -> bool:
+        """Whether this server answers requests; a node of a multi-host server other than its head does not."""
+        return not declaration.get("multi_host", {}).get("rank", 0)
+
     def expected_workers(self, declaration: dict[str, Any]) -> int:
         """Number of processes that :meth:`find_workers` has to find in a complete server; 0: not known."""
         return 0
@@ -217,6 +225,14 @@ class Engine:
             return whole + (float(found.group(2)) if found.re.groups > 1 else 0.0)
         except (ValueError, OverflowError):
             return None
+
+    def resolved(self, info: dict[str, Any], model: dict[str, Any]) -> dict[str, Any]:
+        """Argument (with underscores) -> the value with which the engine runs, as far as it tells.
+
+        ``info`` is the reply of ``info_path``, ``model`` the entry of the model list. ``longest_request`` is the number
+        of tokens that one request can have.
+        """
+        return {"longest_request": model.get("max_model_len")}
 
     # --- requests --------------------------------------------------------------------------------
 

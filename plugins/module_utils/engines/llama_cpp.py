@@ -32,6 +32,8 @@ class LlamaCpp(Engine):
         "queued_requests": "llamacpp:requests_deferred",
         "drafts": "llamacpp:spec_decode_num_drafts_total",
         "accepted_tokens": "llamacpp:spec_decode_num_accepted_tokens_total",
+        "prompt_tokens": "llamacpp:prompt_tokens_total",
+        "generated_tokens": "llamacpp:tokens_predicted_total",
     }
     info_path = "/props"
     distribution = "xllamacpp"
@@ -71,6 +73,11 @@ class LlamaCpp(Engine):
             words += ["--speculation", str(speculation.get("algorithm", "")).lower()]
             words += flag("draft-tokens", speculation.get("draft_tokens") or None)
         return words + extra(declaration)
+
+    def resolved(self, info: dict[str, Any], model: dict[str, Any]) -> dict[str, Any]:
+        settings = info.get("default_generation_settings")
+        context = settings.get("n_ctx") if isinstance(settings, dict) else None
+        return {"parallel": info.get("total_slots"), "longest_request": context}
 
     def expected_workers(self, declaration: dict[str, Any]) -> int:
         return 1

@@ -48,6 +48,10 @@ class SGLang(Engine):
         "running_requests": "sglang:num_running_reqs",
         "queued_requests": "sglang:num_queue_reqs",
         "accept_length": "sglang:spec_accept_length",
+        "kv_cache_use": "sglang:token_usage",
+        "prompt_tokens": "sglang:prompt_tokens_total",
+        "cached_tokens": "sglang:cached_tokens_total",
+        "generated_tokens": "sglang:generation_tokens_total",
     }
     info_path = "/server_info"
     distribution = "sglang"
@@ -65,6 +69,12 @@ class SGLang(Engine):
         Gone("torchao-config", "0.5.23", "quantization", "with its own set of methods"),
         Gone("enable-double-sparsity", "0.5.11", why="remove it: double sparsity is gone"),
     )
+    adjustments = (
+        r"^\[[^]]*\] (?!server_args=)(.*\b(?:is|are|was) (?:\w+ )?(?:reset|adjusted|overridden|lowered|reduced) .*)",
+        r"^\[[^]]*\] (?!server_args=)(.*\bis disabled because\b.*)",
+        r"^\[[^]]*\] (Overriding .*)",
+    )
+    same_argument: ClassVar = {"tensor_parallel_size": "tp_size", "pipeline_parallel_size": "pp_size"}
     supports_ignore_eos = True
     supports_min_tokens = True
 
@@ -102,6 +112,20 @@ class SGLang(Engine):
         speculation = declaration["speculation"]
         if str(speculation.get("algorithm", "")).upper().startswith("EAGLE") and not speculation.get("draft_model"):
             found.append("speculation.draft_model: EAGLE needs a draft model; SGLang crashes without one")
+        return found
+
+    def resolved(self, info: dict[str, Any], model: dict[str, Any]) -> dict[str, Any]:
+        # The reply has every argument under its own name, and a few numbers that came of them.
+        found = {name: value for name, value in info.items() if name != "internal_states"}
+        states = info.get("internal_states")
+        state = states[0] if isinstance(states, list) and states and isinstance(states[0], dict) else {}
+        running = state.get("effective_max_running_requests_per_dp")
+        if isinstance(running, int) and isinstance(found.get("max_running_requests"), int):
+            found["max_running_requests"] = min(running, found["max_running_requests"])
+        found["longest_request"] = min(
+            (one for one in (info.get("max_total_num_tokens"), model.get("max_model_len")) if isinstance(one, int)),
+            default=None,
+        )
         return found
 
     def expected_workers(self, declaration: dict[str, Any]) -> int:

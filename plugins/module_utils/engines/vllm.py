@@ -45,6 +45,10 @@ class VLLM(Engine):
         "queued_requests": "vllm:num_requests_waiting",
         "drafts": "vllm:spec_decode_num_drafts_total",
         "accepted_tokens": "vllm:spec_decode_num_accepted_tokens_total",
+        "kv_cache_use": "vllm:kv_cache_usage_perc",
+        "prompt_tokens": "vllm:prompt_tokens_total",
+        "cached_tokens": "vllm:prefix_cache_hits_total",
+        "generated_tokens": "vllm:generation_tokens_total",
     }
     version_path = "/version"
     distribution = "vllm"
@@ -68,6 +72,10 @@ class VLLM(Engine):
         Gone("num-scheduler-steps", "0.32.0", why="remove it: the scheduler has no such steps any more"),
         Gone("use-v2-block-manager", "0.32.0", why="remove it: there is only one block manager"),
         Gone("device", "0.32.0", why="remove it: the build decides the device"),
+    )
+    adjustments = (
+        r"(?:WARNING|INFO) .*?\] (.*\b(?:Overriding|Auto-(?:en|dis)abl\w+|will be disabled|Falling back to)\b.*)",
+        r"(?:WARNING|INFO) .*?\] (.*\b(?:is|are|was) (?:reset|adjusted|overridden|lowered|reduced) .*)",
     )
     supports_ignore_eos = True
     supports_min_tokens = True
