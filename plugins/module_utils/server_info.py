@@ -40,9 +40,52 @@ def gather(home: str, name: str, complete: bool, timeout_s: float, watch_s: floa
     ``complete``: whether it is asked for a completion of our own, for at most ``timeout_s`` seconds; without it, its
     counters are watched for ``watch_s`` seconds while requests run. Raises ValueError for a damaged record.
     """
+    found = _gather(home, name, complete, timeout_s, watch_s)
+    found["notes"] = notes(found)
+    found["summary"] = summary(found)
+    return found
+
+
+def notes(found: dict[str, Any]) -> list[str]:
+    """What came of the declaration otherwise than declared, as sentences."""
+    told = [
+        f"{one['what']}: declared {one['declared']}, it runs with {one['resolved']}" for one in found["differences"]
+    ]
+    return told + [f"the engine says: {text}" for text in found["adjustments"]]
+
+
+def summary(found: dict[str, Any]) -> list[str]:
+    """The result as lines for a person."""
+    lines = list(found["why"])
+    if found["uptime_s"] is not None:
+        requests, accept, cache = found["requests"], found["accept_length"], found["kv_cache_use"]
+        lines += [
+            f"engine    {found['engine']} {found['version'] or '(version unknown)'}, up {found['uptime_s']:.0f} s",
+            f"model     {found['served_model_name']} at {found['base_url']}",
+            f"requests  {_number(requests['running'])} running, {_number(requests['queued'])} queued",
+            f"KV cache  {'unknown' if cache is None else f'{100 * cache:.1f} % in use'}"
+            + (f", accept length {accept:.2f}" if accept else ""),
+        ]
+        for one in found["workers"]:
+            gpus = ", ".join(map(str, one["gpus"]))
+            memory = "" if one["gpu_memory_mib"] is None else f" ({one['gpu_memory_mib']} MiB)"
+            lines.append(
+                f"worker    rank {one['rank']}, process {one['pid']}, {one['memory_mib']} MiB"
+                + (f", GPU {gpus}{memory}" if gpus else "")
+            )
+    return lines + notes(found)
+
+
+def _number(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.0f}"
+
+
+def _gather(home: str, name: str, complete: bool, timeout_s: float, watch_s: float) -> dict[str, Any]:
     record = servers.load(home, name)
     if record is None:
-        return {"state": "absent", "health": "absent", "why": [f"no server {name!r} was launched below {home}"]}
+        why = [f"no server {name!r} was launched below {home}"]
+        nothing = {"differences": [], "adjustments": [], "uptime_s": None}
+        return {"state": "absent", "health": "absent", "why": why, **nothing}
     engine = get_engine(record.engine)
     found: dict[str, Any] = {
         **{

@@ -55,6 +55,8 @@ class Waiter:
         self.offset = int(kept.get("log_offset", 0))
         self.rest = ""
         self.probes = readiness.Probes(self.engine, record.declaration, dict(kept.get("probes", {})))
+        # A node that only computes answers no requests: its workers are all there is to wait for.
+        self.probes.done = not self.engine.serves(record.declaration)
         self.workers: dict[int, procfs.Process] = {}
         self.expected = self.engine.expected_workers(record.declaration)
         #: When we first looked: a server may have been ready before, and its last phase is then too long by that.

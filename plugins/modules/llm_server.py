@@ -95,6 +95,28 @@ options:
         description: Number of GPUs (or processes) that share each layer.
         type: int
         default: 1
+      pipeline_parallel:
+        description: Number of stages that the layers are cut into; each has O(declaration.tensor_parallel) GPUs.
+        type: int
+        default: 1
+      multi_host:
+        description: The hosts that run this server together; empty is this host alone.
+        type: dict
+        default: {}
+        suboptions:
+          hosts:
+            description: Names of the hosts in the order of their ranks. The first is the head and has the API.
+            type: list
+            elements: str
+          this:
+            description: The name of this host among them.
+            type: str
+          head:
+            description: Address of the head as the others reach it. By default its name.
+            type: str
+          port:
+            description: Port of the head on which they meet, besides that of the API. By default 29500.
+            type: int
       threads:
         description: Threads that compute. V(0) is the engine's default; for llama_cpp cores less one.
         type: int
@@ -153,7 +175,7 @@ options:
         description:
           - Program and its first arguments in place of the engine's own.
           - For V(generic) the whole command; C({port}), C({host}), C({model}), C({served_model_name}) and C({env}) in
-            it are replaced.
+            it are replaced, with O(declaration.multi_host) also C({nodes}), C({rank}), C({head}) and C({head_port}).
         type: list
         elements: str
         default: []

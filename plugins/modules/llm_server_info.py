@@ -126,7 +126,7 @@ start_id:
   sample: 6a1f0c9d4b7e4d0fb3f5c3a2b1908d7e
 uptime_s:
   description: Seconds since the launch, null when it does not run.
-  returned: when it was launched
+  returned: always
   type: float
   sample: 86400.5
 workers_expected:
@@ -175,15 +175,27 @@ probes:
   returned: when it was launched
   type: dict
   sample: {health: {status: 200, error: "", seconds: 0.002}}
+notes:
+  description: RV(differences) and RV(adjustments) as sentences.
+  returned: always
+  type: list
+  elements: str
+  sample: ["--mem-fraction-static: declared 0.88, it runs with 0.85"]
+summary:
+  description: The result as lines for a person.
+  returned: always
+  type: list
+  elements: str
+  sample: ["engine    sglang 0.5.23, up 86400 s"]
 differences:
   description: Arguments with which the engine does not run as declared.
-  returned: when it was launched
+  returned: always
   type: list
   elements: dict
   sample: [{what: context_length, declared: "131072", resolved: 90112 tokens at most}]
 adjustments:
   description: What the engine says in its log of values that it changed by itself.
-  returned: when it was launched
+  returned: always
   type: list
   elements: str
   sample: [Max running requests is reset to 48 for speculative decoding.]

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from ..multi_host import is_head
 from ..procfs import Process
 
 
@@ -103,6 +104,8 @@ class Engine:
     tokenize_path: str | None = None
     tokenize_field = "prompt"
 
+    #: Whether one server can run on several hosts.
+    spans_hosts = False
     #: Flags that are gone, so that their new names can be told.
     gone: tuple[Gone, ...] = ()
     #: Log lines in which the engine says that it runs with another value than it was given or than usual; group 1 is
@@ -121,12 +124,15 @@ class Engine:
 
     def problems(self, declaration: dict[str, Any]) -> list[str]:
         """What this engine cannot do of the declaration, as sentences; [] when all is well."""
+        found = []
+        if declaration["multi_host"] and not self.spans_hosts:
+            found.append(f"multi_host: {self.title} runs on one host only; use sglang, vllm or generic")
         if declaration["api_key"] and self.api_key_variable is None:
-            return [
+            found.append(
                 f"api_key: {self.title} takes its key only on the command line, where every user of the host can "
                 "read it; leave api_key empty and put a proxy that checks the key in front"
-            ]
-        return []
+            )
+        return found
 
     def warnings(self, declaration: dict[str, Any]) -> list[str]:
         """Parts of the declaration that this engine accepts and that have no effect."""
@@ -177,7 +183,7 @@ class Engine:
 
     def serves(self, declaration: dict[str, Any]) -> bool:
         """Whether this server answers requests; a node of a multi-host server other than its head does not."""
-        return not declaration.get("multi_host", {}).get("rank", 0)
+        return is_head(declaration)
 
     def expected_workers(self, declaration: dict[str, Any]) -> int:
         """Number of processes that :meth:`find_workers` has to find in a complete server; 0: not known."""
@@ -302,6 +308,14 @@ def program(declaration: dict[str, Any], default: list[str]) -> list[str]:
 def python_of(env_path: str) -> str:
     """The interpreter of an environment, as a path that starts in it (a venv is recognised by that path)."""
     return os.path.join(env_path, "bin", "python")
+
+
+def global_rank(title: str, declaration: dict[str, Any]) -> int:
+    """The rank in a title such as ``..._PP1_TP3``: the ranks of a pipeline stage follow each other."""
+    stage = re.search(r"_PP(\d+)", title)
+    place = re.search(r"_TP(\d+)", title)
+    tensor = int(declaration.get("tensor_parallel", 1))
+    return (int(stage.group(1)) if stage else 0) * tensor + (int(place.group(1)) if place else 0)
 
 
 #: A Python interpreter with its options, as it stands at the beginning of a command line.

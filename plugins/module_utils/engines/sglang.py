@@ -4,10 +4,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, ClassVar
 
-from .base import PYTHON, Engine, Gone, Phase, extra, flag, program, python_of
+from ..multi_host import local_ranks
+from .base import PYTHON, Engine, Gone, Phase, extra, flag, global_rank, program, python_of
 
 #: Arguments that current versions parse and never read.
 NO_EFFECT = {"num-continuous-decode-steps": "it is parsed and never read by SGLang (seen in 0.5.5 and 0.5.23)"}
@@ -55,6 +55,7 @@ class SGLang(Engine):
     }
     info_path = "/server_info"
     distribution = "sglang"
+    spans_hosts = True
     sets_nccl = frozenset({"NCCL_CUMEM_ENABLE", "NCCL_NVLS_ENABLE", "NCCL_GRAPH_MIXING_SUPPORT"})
     flush_cache_path = "/flush_cache"
     tokenize_path = "/tokenize"
@@ -95,6 +96,12 @@ class SGLang(Engine):
         words += flag("trust-remote-code", declaration["trust_remote_code"])
         if declaration["tensor_parallel"] != 1:
             words += ["--tp-size", str(declaration["tensor_parallel"])]
+        if declaration["pipeline_parallel"] != 1:
+            words += ["--pp-size", str(declaration["pipeline_parallel"])]
+        together = declaration["multi_host"]
+        if together:
+            words += ["--nnodes", str(together["nodes"]), "--node-rank", str(together["rank"])]
+            words += ["--dist-init-addr", f"{together['head']}:{together['port']}"]
         words += flag("mem-fraction-static", declaration["memory_fraction"] or None)
         words += flag("context-length", declaration["context_length"] or None)
         words += ["--port", str(port), "--host", declaration["host"]]
@@ -129,12 +136,11 @@ class SGLang(Engine):
         return found
 
     def expected_workers(self, declaration: dict[str, Any]) -> int:
-        return int(declaration["tensor_parallel"])
+        return local_ranks(declaration)
 
     def worker_rank(self, title: str, declaration: dict[str, Any]) -> int | None:
         # With one rank the title has no _TP0.
-        found = re.match(r"sglang::scheduler(?:\w*?_TP(\d+))?", title)
-        return int(found.group(1) or 0) if found else None
+        return global_rank(title, declaration) if title.startswith("sglang::scheduler") else None
 
 
 def _speculation(speculation: dict[str, Any]) -> list[str]:

@@ -11,8 +11,9 @@ import time
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
+from ..multi_host import local_ranks, ranks
 from ..procfs import Process
-from .base import PYTHON, Engine, Gone, Phase, extra, flag, program
+from .base import PYTHON, Engine, Gone, Phase, extra, flag, global_rank, program
 
 
 class VLLM(Engine):
@@ -52,6 +53,7 @@ class VLLM(Engine):
     }
     version_path = "/version"
     distribution = "vllm"
+    spans_hosts = True
     # With a cumem graph pool, and with EPLB of a mixture of experts.
     sets_nccl = frozenset({"NCCL_GRAPH_REGISTER", "NCCL_MAX_CTAS"})
     tokenize_path = "/tokenize"
@@ -90,6 +92,14 @@ class VLLM(Engine):
         words += flag("trust-remote-code", declaration["trust_remote_code"])
         if declaration["tensor_parallel"] != 1:
             words += ["--tensor-parallel-size", str(declaration["tensor_parallel"])]
+        if declaration["pipeline_parallel"] != 1:
+            words += ["--pipeline-parallel-size", str(declaration["pipeline_parallel"])]
+        together = declaration["multi_host"]
+        if together:
+            words += ["--nnodes", str(together["nodes"]), "--node-rank", str(together["rank"])]
+            words += ["--master-addr", together["head"], "--master-port", str(together["port"])]
+            # Only the head has an API server; the others compute.
+            words += flag("headless", together["rank"] != 0)
         words += flag("gpu-memory-utilization", declaration["memory_fraction"] or None)
         words += flag("max-model-len", declaration["context_length"] or None)
         words += ["--host", declaration["host"], "--port", str(port)]
@@ -115,16 +125,15 @@ class VLLM(Engine):
             return None
 
     def expected_workers(self, declaration: dict[str, Any]) -> int:
-        return int(declaration["tensor_parallel"])
+        return local_ranks(declaration)
 
     def worker_rank(self, title: str, declaration: dict[str, Any]) -> int | None:
-        found = re.match(r"VLLM::Worker(?:\w*?_TP(\d+))?", title)
-        return int(found.group(1) or 0) if found else None
+        return global_rank(title, declaration) if title.startswith("VLLM::Worker") else None
 
     def find_workers(self, tree: Iterable[Process], declaration: dict[str, Any]) -> dict[int, Process]:
         items = list(tree)
         found = super().find_workers(items, declaration)
-        if not found and declaration["tensor_parallel"] == 1:
+        if not found and ranks(declaration) == 1:
             # Without tensor parallelism the GPU build computes in the engine core itself.
             core = [item for item in items if item.cmdline.startswith("VLLM::EngineCore") and not item.zombie]
             found = {0: core[0]} if core else {}
