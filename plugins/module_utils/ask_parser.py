@@ -20,6 +20,7 @@ import json
 import os
 import runpy
 import sys
+from types import FrameType
 from typing import Any
 
 #: Begins the line that holds the answer; programs print other things while they are imported.
@@ -35,7 +36,7 @@ _add = argparse._ActionsContainer.add_argument
 
 def _remember_caller(self: Any, *names: Any, **options: Any) -> Any:
     # An edited engine is asked anew: these are the files its flags come from, below wrappers of the parser.
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     for _level in range(3):
         if frame is not None:
             _callers.add(frame.f_code.co_filename)
@@ -90,7 +91,7 @@ def describe(parser: argparse.ArgumentParser) -> dict[str, Any]:
 
 def main() -> None:
     argparse._ActionsContainer.add_argument = _remember_caller  # type: ignore[method-assign]
-    argparse.ArgumentParser.parse_known_args = _answer  # type: ignore[method-assign,assignment]
+    argparse.ArgumentParser.parse_known_args = _answer  # type: ignore[method-assign]
     global _version
     words = sys.argv[2:]
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # a checkout on PYTHONPATH has none

@@ -84,7 +84,7 @@ def _gather(home: str, name: str, complete: bool, timeout_s: float, watch_s: flo
     record = servers.load(home, name)
     if record is None:
         why = [f"no server {name!r} was launched below {home}"]
-        nothing = {"differences": [], "adjustments": [], "uptime_s": None}
+        nothing: dict[str, Any] = {"differences": [], "adjustments": [], "uptime_s": None}
         return {"state": "absent", "health": "absent", "why": why, **nothing}
     engine = get_engine(record.engine)
     found: dict[str, Any] = {

@@ -97,7 +97,7 @@ def test_a_good_declaration_has_no_problems():
 
 
 def test_an_unknown_field_is_refused():
-    with pytest.raises(ValueError, match="multi_host.nodes: no such field"):
+    with pytest.raises(ValueError, match=r"multi_host\.nodes: no such field"):
         make(multi_host={"nodes": 2})
 
 

@@ -37,7 +37,7 @@ def test_arguments_that_took_effect_are_no_difference():
     ],
 )
 def test_an_argument_that_the_engine_changed_is_told(fields, told):
-    assert sglang(**fields) == [dict(zip(("what", "declared", "resolved"), told))]
+    assert sglang(**fields) == [dict(zip(("what", "declared", "resolved"), told, strict=True))]
 
 
 def test_a_context_that_does_not_fit_into_the_kv_cache_is_told():
