@@ -279,6 +279,12 @@ ended:
   type: list
   elements: dict
   sample: [{pid: 4711, start: 123456, cmdline: python server, how: exited on TERM, gone: true}]
+ready:
+  description:
+    - What M(groundstate.llm.llm_server_ready) would return, which then need not be asked.
+  returned: when nothing had to be done and the server, once ready, still serves
+  type: dict
+  sample: {ready: true, already_ready: true, elapsed_s: 3.9}
 arguments:
   description:
     - Whether the command line was held against the installed engine's own parser, and why not where it was not.
@@ -306,6 +312,10 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils import control, declaration, files, launcher, plan, server_env, servers
 from ..module_utils.engines import get_engine
+from ..module_utils.waiting import Waiter
+
+#: How long a server that was ready may take to show that it still is.
+STILL_READY_S = 10.0
 
 
 def main() -> None:
@@ -400,7 +410,8 @@ def up(module: AnsibleModule, declared: dict) -> None:
     if not why and params["state"] == "restarted":
         why = ["a restart was asked for"]
     if not why:
-        leave(module, False, "unchanged", [], record)
+        ready = still_ready(home, record)
+        leave(module, False, "unchanged", [], record, **({"ready": ready} if ready else {}))
     if adopt(module, situation, wanted):
         return
     wrong, warnings, parser = control.check_arguments(home, wanted, keep=not module.check_mode)
@@ -420,6 +431,15 @@ def up(module: AnsibleModule, declared: dict) -> None:
     ended = [one.as_dict() for one in control.stop(home, name, situation)]
     made = control.launch(home, declared, planned, params["keep_logs"])
     leave(module, True, action, why, made, ended=ended, diff=diff, arguments=arguments)
+
+
+def still_ready(home: str, record: servers.ServerRecord) -> dict:
+    """What llm_server_ready would say of a server that was ready and still is; {} where that has to be waited for."""
+    waiter = Waiter(home, record, write=False)
+    try:
+        return waiter.run(STILL_READY_S, 0.0) if waiter.was_ready else {}
+    except control.ControlError:
+        return {}  # llm_server_ready tells why
 
 
 def nccl_variables(module: AnsibleModule, path: str) -> dict[str, str]:

@@ -93,6 +93,8 @@ def test_from_start_to_nothing_left(llama, host):
     again = llama.server()
     assert (again["changed"], again["action"], again["why"]) == (False, "unchanged", [])
     assert (again["pid"], again["start_id"], again["port"]) == (first["pid"], first["start_id"], first["port"])
+    assert (again["ready"]["ready"], again["ready"]["already_ready"]) == (True, True)
+    assert again["ready"]["phases"] == ready["phases"]
     asked = llama.ready()
     assert asked["already_ready"] is True
     assert asked["phases"] == ready["phases"]
@@ -227,6 +229,7 @@ def test_stopped_and_started_again(llama, host):
     assert llama.server(state="stopped")["changed"] is False
     waiting = llama.ready()
     assert "is stopped; run llm_server" in waiting["msg"]
+    assert "ready" not in stopped
     again = llama.started()
     assert again["why"] == ["it was stopped"]
     assert again["port"] == first["port"]
