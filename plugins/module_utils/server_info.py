@@ -58,21 +58,19 @@ def summary(found: dict[str, Any]) -> list[str]:
     """The result as lines for a person."""
     lines = list(found["why"])
     if found["uptime_s"] is not None:
+        lines.append(
+            f"engine    {found['engine']} {found['version'] or '(version unknown)'}, up {found['uptime_s']:.0f} s"
+        )
+        lines.append(f"model     {found['served_model_name']} at {found['base_url']}")
+    if found["metrics"]:
         requests, accept, cache = found["requests"], found["accept_length"], found["kv_cache_use"]
-        lines += [
-            f"engine    {found['engine']} {found['version'] or '(version unknown)'}, up {found['uptime_s']:.0f} s",
-            f"model     {found['served_model_name']} at {found['base_url']}",
-            f"requests  {_number(requests['running'])} running, {_number(requests['queued'])} queued",
-            f"KV cache  {'unknown' if cache is None else f'{100 * cache:.1f} % in use'}"
-            + (f", accept length {accept:.2f}" if accept else ""),
-        ]
-        for one in found["workers"]:
-            gpus = ", ".join(map(str, one["gpus"]))
-            memory = "" if one["gpu_memory_mib"] is None else f" ({one['gpu_memory_mib']} MiB)"
-            lines.append(
-                f"worker    rank {one['rank']}, process {one['pid']}, {one['memory_mib']} MiB"
-                + (f", GPU {gpus}{memory}" if gpus else "")
-            )
+        used = "unknown" if cache is None else f"{100 * cache:.1f} % in use"
+        lines.append(f"requests  {_number(requests['running'])} running, {_number(requests['queued'])} queued")
+        lines.append(f"KV cache  {used}" + (f", accept length {accept:.2f}" if accept else ""))
+    for one in found["workers"]:
+        memory = "" if one["gpu_memory_mib"] is None else f" ({one['gpu_memory_mib']} MiB)"
+        gpus = f", GPU {', '.join(map(str, one['gpus']))}{memory}" if one["gpus"] else ""
+        lines.append(f"worker    rank {one['rank']}, process {one['pid']}, {one['memory_mib']} MiB{gpus}")
     return lines + notes(found)
 
 
@@ -84,7 +82,13 @@ def _gather(home: str, name: str, complete: bool, timeout_s: float, watch_s: flo
     record = servers.load(home, name)
     if record is None:
         why = [f"no server {name!r} was launched below {home}"]
-        nothing: dict[str, Any] = {"differences": [], "adjustments": [], "uptime_s": None}
+        nothing: dict[str, Any] = {
+            "differences": [],
+            "adjustments": [],
+            "uptime_s": None,
+            "metrics": {},
+            "workers": [],
+        }
         return {"state": "absent", "health": "absent", "why": why, **nothing}
     engine = get_engine(record.engine)
     found: dict[str, Any] = {

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from ansible_collections.groundstate.llm.plugins.module_utils import ports, servers
+from ansible_collections.groundstate.llm.plugins.module_utils import ports, procfs, servers
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -154,3 +156,75 @@ def test_two_hosts_serve_together(nodes):
     assert "worker    rank 1" in broken
     assert "server 'kimi' is incomplete: 1 of 2 workers are gone" in broken
     assert broken.count("failed=1") == 1
+
+
+# --- a real engine -------------------------------------------------------------------------------
+
+
+def ip(*words: str) -> str:
+    """Run ip; returns why it failed, "" when it did not."""
+    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+    return (done.stderr.strip() or f"status {done.returncode}") if done.returncode else ""
+
+
+@pytest.fixture
+def networks():
+    """Two network namespaces that reach each other, as (name, address, interface); skipped where none can be made."""
+    tag = f"gs{os.getpid() % 100000}"
+    made = [(f"{tag}{end}", f"10.213.77.{number}", f"{tag}{end}v") for number, end in enumerate("ab", 1)]
+    if shutil.which("ip") is None:
+        pytest.skip("ip (iproute2) is not installed")
+    try:
+        for name, _address, _interface in made:
+            why = ip("netns", "add", name)
+            if why:
+                pytest.skip(f"no network namespace can be made here: {why}")
+        (one, _, left), (other, _, right) = made
+        assert not ip("link", "add", left, "netns", one, "type", "veth", "peer", "name", right, "netns", other)
+        for name, address, interface in made:
+            inside = ("-n", name)
+            assert not ip(*inside, "address", "add", f"{address}/24", "dev", interface)
+            assert not ip(*inside, "link", "set", interface, "up")
+            assert not ip(*inside, "link", "set", "lo", "up")
+        yield made
+    finally:
+        for name, _address, _interface in made:
+            ip("netns", "delete", name)
+
+
+@pytest.mark.slow  # imports vLLM four times and starts it twice
+@pytest.mark.timeout(1500)
+def test_vllm_serves_from_two_network_namespaces(networks, vllm_env, tmp_path, host):
+    model = tmp_path / "tiny"
+    assert not host.run("tiny_model", path=str(model), seed=0)["failed"]
+    nodes = []
+    try:
+        for number, (name, address, interface) in enumerate(networks):
+            node = type(host)(tmp_path / name, ("ip", "netns", "exec", name))
+            nodes.append(node)
+            declared = {"name": "v", "engine": "vllm", "model": str(model), "served_model_name": "tiny", "gpus": []}
+            declared.update({"tensor_parallel": 2, "context_length": 512, "port": 8000, "host": address})
+            declared["multi_host"] = {"hosts": ["a", "b"], "this": "ab"[number], "head": networks[0][1]}
+            declared["extra_args"] = {"kv-cache-memory-bytes": 67108864, "enforce-eager": True, "max-num-seqs": 4}
+            declared["env"] = {"VLLM_CPU_OMP_THREADS_BIND": str(number % (os.cpu_count() or 1))}
+            declared["env"].update({"VLLM_HOST_IP": address, "GLOO_SOCKET_IFNAME": interface})
+            made = node.run("llm_server", env_path=str(vllm_env), launcher="process", declaration=declared)
+            assert not made["failed"], made
+            assert made["arguments"]["checked"] is True, made["arguments"]
+        for node in nodes:
+            ready = node.run("llm_server_ready", server="v", timeout_s=500, slice_s=0)
+            assert ready.get("ready") is True, ready
+        looks = [node.run("llm_server_info", server="v", require_healthy=True) for node in nodes]
+        assert [[worker["title"] for worker in one["workers"]] for one in looks] == [
+            ["VLLM::Worker_TP0"],
+            ["VLLM::Worker_TP1"],
+        ]
+        assert looks[0]["probes"]["completion"]["status"] == 200
+        os.kill(looks[1]["workers"][0]["pid"], signal.SIGKILL)
+        broken = nodes[1].run("llm_server_info", server="v")
+        assert broken["health"] in ("incomplete", "dead"), broken
+    finally:
+        trees = [item for node in nodes for item in node.ours("v")]
+        for node in nodes:
+            node.run("llm_server", server="v", state="absent")
+        assert not [item for item in trees if procfs.alive(item.pid, item.start)]
