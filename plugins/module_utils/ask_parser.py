@@ -49,7 +49,8 @@ def _answer(self: argparse.ArgumentParser, args: Any = None, namespace: Any = No
     parser = _chosen(self, words)
     if SIGN not in parser._option_string_actions:
         return _parse(self, args, namespace)
-    print("\n" + MARK + json.dumps({**describe(parser), "version": _version}), flush=True)
+    sys.stdout.write("\n" + MARK + json.dumps({**describe(parser), "version": _version}) + "\n")
+    sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # nothing that the program has begun so far needs an orderly end
 

@@ -305,7 +305,8 @@ def launch(home: str, declaration: dict[str, Any], planned: Callable[[int], plan
     The port is chosen again, in our turn: another launch may have taken it since. Raises ControlError, with the end of
     the log, when the server dies at once; ValueError when no port is left.
     """
-    for _attempt in range(LAUNCHES):
+    attempt = 1
+    while True:
         with ports.turn():
             wanted = planned(choose_port(home, declaration, look(home, declaration["name"])))
             try:
@@ -313,9 +314,9 @@ def launch(home: str, declaration: dict[str, Any], planned: Callable[[int], plan
             except ControlError as error:
                 # Somebody else was quicker: the next attempt finds the port taken.
                 lost = error.facts.get("diagnosis", {}).get("name") == "port in use"
-                if declaration["port"] or not lost or _attempt == LAUNCHES - 1:
+                if declaration["port"] or not lost or attempt == LAUNCHES:
                     raise
-    raise AssertionError("the last attempt returns or raises")
+        attempt += 1
 
 
 def start(home: str, wanted: plan.Plan, keep_logs: int = launcher.KEEP_LOGS) -> ServerRecord:

@@ -186,7 +186,7 @@ def render_unit(server: str, folder: str, argv: list[str], grace_s: float) -> st
     # log; the journal has starts and ends, and what was said last.
     note = (
         f'printf "%s %s\\n" "$EXIT_STATUS" "$(date +%s)" > {_shell_quote(exit_file)}; '
-        f"tail -n {JOURNAL_LINES} {_shell_quote(log)} | systemd-cat -t {unit_name(server)[:-8]}"
+        f"tail -n {JOURNAL_LINES} {_shell_quote(log)} | systemd-cat -t {unit_name(server).removesuffix('.service')}"
     )
     return "\n".join(
         [

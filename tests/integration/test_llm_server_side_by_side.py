@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
-from ansible_collections.groundstate.llm.plugins.module_utils import ports, procfs, servers
+from ansible_collections.groundstate.llm.plugins.module_utils import control, plan, ports, procfs, servers
+from ansible_collections.groundstate.llm.plugins.module_utils.declaration import complete
 
 # Binds only after a while, as engines do after they have loaded; answers nothing.
 LATE = """
@@ -127,3 +129,32 @@ def test_shared_memory_of_ended_processes_goes_and_that_of_others_stays(host):
     finally:
         for path in (mine, shared, foreign):
             path.unlink(missing_ok=True)
+
+
+def test_a_port_that_a_stranger_takes_at_the_last_moment_is_given_up_for_the_next(host, monkeypatch):
+    """The engine loses its port between choice and use, and says so at once: the next launch takes another one."""
+    real = ports.free_port
+    taken = []
+
+    with socket.socket() as stranger:
+
+        def free_port(*arguments, **options):
+            port = real(*arguments, **options)
+            if not taken:
+                taken.append(port)
+                stranger.bind(("127.0.0.1", port))
+                stranger.listen()
+            return port
+
+        monkeypatch.setattr(ports, "free_port", free_port)
+        declared = complete({"name": "late", "engine": "generic", "model": "m", "gpus": [], "port_from": 19540})
+        declared["command"] = [sys.executable, "-c", LATE, "{port}", "0"]
+
+        def planned(port):
+            return plan.make_plan(declared, "", port, {"PATH": os.environ["PATH"]}, {}, "", "process")
+
+        monkeypatch.setattr(control, "EARLY_DEATH_S", 5.0)
+        made = control.launch(str(host.home), declared, planned, 5)
+        assert made.port not in taken
+        assert "Address already in use" in (host.folder("late") / "server.log.1").read_text()
+        assert made.running()
