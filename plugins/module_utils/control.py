@@ -9,24 +9,42 @@ carries the mark of its start, so that the next run finds it whether or not it w
 from __future__ import annotations
 
 import fcntl
-import glob
 import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from . import (
+    argument_check,
+    ending,
+    engine_parser,
+    files,
+    holders,
+    launcher,
+    leftovers,
+    nccl_files,
+    nccl_places,
+    nvidia,
+    oom,
+    plan,
+    ports,
+    procfs,
+    readiness,
+    servers,
+)
 from . import death as deaths
 from . import declaration as declarations
-from . import ending, files, launcher, nccl_files, nccl_places, oom, plan, ports, procfs, readiness, servers
 from .engines import get_engine
 from .servers import ServerRecord
 
 #: A program that cannot run at all says so within this time; whatever dies later is for llm_server_ready to tell.
 EARLY_DEATH_S = 0.3
+#: A free port may be lost to a stranger between its choice and its use.
+LAUNCHES = 3
 
 Say = Callable[[str], None]
 
@@ -89,16 +107,18 @@ def locked(home: str, timeout_s: float = 300.0) -> Iterator[None]:
 def choose_port(home: str, declaration: dict[str, Any], situation: Situation) -> int:
     """The declared port, or the one of the last start while it is ours or free, or the first free one.
 
-    Raises ValueError when there is none.
+    Ports that a server of ours was launched for are taken before it binds them. Raises ValueError when there is none.
     """
     if declaration["port"]:
         return int(declaration["port"])
-    record, start = situation.record, declaration["port_from"]
-    host = declaration["host"]
-    if record and record.port >= start and (situation.alive or not ports.who_has(record.port, host)):
+    record, start, host = situation.record, declaration["port_from"], declaration["host"]
+    if record and record.port >= start and situation.alive:
         return record.port
-    taken = {other.port for other in _others(home, declaration["name"])}
-    return ports.free_port(start, taken)
+    name = declaration["name"]
+    claimed = servers.claimed_ports(servers.folder(home, name), procfs.processes())
+    if record and record.port >= start and record.port not in claimed and not ports.who_has(record.port, host):
+        return record.port
+    return ports.free_port(start, {*claimed, *(other.port for other in _others(home, name))})
 
 
 def _others(home: str, name: str) -> list[ServerRecord]:
@@ -142,13 +162,34 @@ def obstacles(home: str, wanted: plan.Plan, situation: Situation) -> list[str]:
     return found
 
 
+def check_arguments(home: str, wanted: plan.Plan, keep: bool) -> tuple[list[str], list[str], argument_check.Parser]:
+    """(problems, warnings, parser) of a planned command line, by the installed engine's own parser.
+
+    ``keep`` False (check mode) writes down nothing of what the parser said.
+    """
+    declaration = wanted.declaration
+    engine = get_engine(declaration["engine"])
+    hidden = engine.secrets(declaration)
+    environment = {name: value for name, value in wanted.environment.items() if name not in hidden}
+    parser = engine_parser.parser_of(home, declaration, wanted.env_path, environment, keep=keep)
+    words = wanted.argv if declaration["command"] else engine_parser.flags_of(engine, wanted.argv)
+    return (*argument_check.check(engine, declaration, words, parser), parser)
+
+
 def _gpu_conflicts(home: str, declaration: dict[str, Any]) -> list[str]:
-    if not glob.glob("/dev/nvidia[0-9]*"):
+    if not nvidia.device_nodes():
         return []
     found = []
+    known: list[nvidia.Gpu] | None = None
     for other in _others(home, declaration["name"]):
-        shared = shared_gpus(declaration["gpus"], other.declaration.get("gpus", "all"))
-        if shared and other.running():
+        if not other.running():
+            continue
+        mine, theirs = declaration["gpus"], other.declaration.get("gpus", "all")
+        if known is None and mixed_names(mine, theirs):
+            report = nvidia.query().report
+            known = list(report.gpus) if report else []
+        shared = shared_gpus(mine, theirs, known or ())
+        if shared:
             found.append(
                 f"gpus: {shared} also in use by our server {other.name!r} (process {other.pid}); "
                 "stop it or declare disjoint gpus"
@@ -156,13 +197,24 @@ def _gpu_conflicts(home: str, declaration: dict[str, Any]) -> list[str]:
     return found
 
 
-def shared_gpus(one: Any, other: Any) -> str:
-    """Which GPUs two declarations have in common, in words; "" for none."""
+def mixed_names(one: Any, other: Any) -> bool:
+    """Whether two declarations name GPUs in two ways (index and UUID), so that only the driver can compare them."""
+    names = [*(one if one != "all" else ()), *(other if other != "all" else ())]
+    return len({str(name).isdigit() for name in names}) > 1
+
+
+def shared_gpus(one: Any, other: Any, known: Iterable[nvidia.Gpu] = ()) -> str:
+    """Which GPUs two declarations have in common, in the words of the first; "" for none.
+
+    ``known``: the host's GPUs, for declarations of which one names indexes and the other UUIDs.
+    """
     if one == "all":
         return "all" if other else ""
     if other == "all":
         return ", ".join(str(gpu) for gpu in one)
-    return ", ".join(sorted({str(gpu) for gpu in one} & {str(gpu) for gpu in other}))
+    same = {gpu.uuid.lower(): str(gpu.index) for gpu in known}
+    theirs = {same.get(str(gpu).lower(), str(gpu).lower()) for gpu in other}
+    return ", ".join(sorted(str(gpu) for gpu in one if same.get(str(gpu).lower(), str(gpu).lower()) in theirs))
 
 
 # --- why -----------------------------------------------------------------------------------------
@@ -198,8 +250,12 @@ def reasons(home: str, situation: Situation, wanted: plan.Plan) -> list[str]:
 
 
 def stop(home: str, name: str, situation: Situation, say: Say | None = None) -> list[ending.Ended]:
-    """End every process of a server. Raises ControlError when something cannot be ended."""
+    """End every process of a server and remove the shared memory that they leave.
+
+    Raises ControlError when something cannot be ended.
+    """
     record = situation.record
+    held = holders.scan(item.pid for item in situation.tree)
     grace_s = get_engine(record.engine).term_grace_s if record and record.engine else 15.0
     if record and record.launcher == "systemd" and record.unit:
         launcher.stop_unit(name)
@@ -216,10 +272,24 @@ def stop(home: str, name: str, situation: Situation, say: Say | None = None) -> 
     if left:
         told = "; ".join(f"{one.pid} ({one.cmdline[:80]}): {one.how}" for one in left)
         raise ControlError(f"server {name!r}: processes could not be ended: {told}")
+    _sweep(held, {one.pid for one in found} | {item.pid for item in situation.tree})
     if record:
         _await_supervisor(record)
         servers.save(home, replace(record, state="stopped"))
     return found
+
+
+def _sweep(held: holders.Scan, ended: set[int]) -> None:
+    """Remove shared memory of ended processes (vLLM's workers leave some at an orderly end, all do when killed).
+
+    Those without a pid in their name are known by having been open in one of them (``held``). The rules are those of
+    the clean state: never what a process that lives has open.
+    """
+    if not leftovers.candidates(ended, held):
+        return
+    live = set(procfs.processes()) - ended
+    found = leftovers.find(holders.scan(live), live, ended, held, time.time(), os.geteuid())
+    leftovers.remove(one for one in found if one.path in leftovers.candidates(ended, held))
 
 
 def _await_supervisor(record: ServerRecord) -> None:
@@ -231,7 +301,27 @@ def _await_supervisor(record: ServerRecord) -> None:
         time.sleep(0.01)
 
 
-def start(home: str, wanted: plan.Plan) -> ServerRecord:
+def launch(home: str, declaration: dict[str, Any], planned: Callable[[int], plan.Plan], keep_logs: int) -> ServerRecord:
+    """Launch a server of which nothing runs; ``planned`` makes its plan for a port. Returns the record.
+
+    The port is chosen again, in our turn: another launch may have taken it since. Raises ControlError, with the end of
+    the log, when the server dies at once; ValueError when no port is left.
+    """
+    attempt = 1
+    while True:
+        with ports.turn():
+            wanted = planned(choose_port(home, declaration, look(home, declaration["name"])))
+            try:
+                return start(home, wanted, keep_logs)
+            except ControlError as error:
+                # Somebody else was quicker: the next attempt finds the port taken.
+                lost = (error.facts.get("diagnosis") or {}).get("name") == "port in use"
+                if declaration["port"] or not lost or attempt == LAUNCHES:
+                    raise
+        attempt += 1
+
+
+def start(home: str, wanted: plan.Plan, keep_logs: int = launcher.KEEP_LOGS) -> ServerRecord:
     """Launch a planned server; nothing of it may run. Returns the record.
 
     Raises ControlError, with the end of the log, when it dies at once.
@@ -252,9 +342,9 @@ def start(home: str, wanted: plan.Plan) -> ServerRecord:
     try:
         if wanted.launcher == "systemd":
             grace_s = get_engine(wanted.declaration["engine"]).term_grace_s
-            launched = launcher.launch_unit(name, folder, wanted.argv, grace_s)
+            launched = launcher.launch_unit(name, folder, wanted.argv, grace_s, keep_logs)
         else:
-            launched = launcher.launch_process(folder, wanted.argv, wanted.environment, start_id)
+            launched = launcher.launch_process(folder, wanted.argv, wanted.environment, start_id, keep_logs)
     except launcher.LaunchError as error:
         raise death(home, record, str(error)) from error
     record = recorded(home, record, launched)

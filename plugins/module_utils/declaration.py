@@ -8,7 +8,7 @@ import copy
 import re
 from typing import Any
 
-from . import files
+from . import files, multi_host
 from .engines import ENGINES, get_engine
 from .engines.base import is_local_path
 from .servers import check_name
@@ -24,6 +24,17 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "port_from": {"type": "int", "default": 18000},
     "gpus": {"type": "raw", "default": "all"},
     "tensor_parallel": {"type": "int", "default": 1},
+    "pipeline_parallel": {"type": "int", "default": 1},
+    "multi_host": {
+        "type": "dict",
+        "default": {},
+        "options": {
+            "hosts": {"type": "list", "elements": "str"},
+            "this": {"type": "str"},
+            "head": {"type": "str"},
+            "port": {"type": "int"},
+        },
+    },
     "threads": {"type": "int", "default": 0},
     "context_length": {"type": "int", "default": 0},
     "memory_fraction": {"type": "float", "default": 0.0},
@@ -84,13 +95,15 @@ def complete(raw: dict[str, Any]) -> dict[str, Any]:
             for name, value in made[field].items()
             if isinstance(value, (dict, list))
         ]
-        unknown = sorted(set(made["speculation"]) - set(OPTIONS["speculation"]["options"]))
-        wrong += [f"speculation.{name}: no such field" for name in unknown]
+        for field in ("speculation", "multi_host"):
+            unknown = sorted(set(made[field]) - set(OPTIONS[field]["options"]))
+            wrong += [f"{field}.{name}: no such field" for name in unknown]
     if wrong:
         raise ValueError("llm_server: " + "; ".join(wrong))
     made["memory_fraction"] = float(made["memory_fraction"])
     # An Ansible argument spec fills in None for what was not declared.
     made["speculation"] = {key: value for key, value in made["speculation"].items() if value is not None}
+    made["multi_host"] = multi_host.complete(made["multi_host"])
     made["gpus"] = _gpus(made["gpus"])
     for name in ("env", "secret_env"):
         made[name] = {str(key): _text(value) for key, value in made[name].items()}
@@ -123,8 +136,10 @@ def problems(declaration: dict[str, Any]) -> list[str]:
     for name in ("port", "port_from"):
         if not (0 if name == "port" else 1) <= declaration[name] <= 65535:
             found.append(f"{name}: {declaration[name]} is not a TCP port" + (" (0: a free one)" * (name == "port")))
-    if declaration["tensor_parallel"] < 1:
-        found.append(f"tensor_parallel: {declaration['tensor_parallel']} is below 1")
+    for name in ("tensor_parallel", "pipeline_parallel"):
+        if declaration[name] < 1:
+            found.append(f"{name}: {declaration[name]} is below 1")
+    found += multi_host.problems(declaration)
     for name in ("threads", "context_length"):
         if declaration[name] < 0:
             found.append(f"{name}: {declaration[name]} is below 0")
@@ -134,10 +149,9 @@ def problems(declaration: dict[str, Any]) -> list[str]:
     if isinstance(gpus, list):
         if len(set(gpus)) != len(gpus):
             found.append(f"gpus: {', '.join(gpus)} names a GPU twice")
-        if gpus and declaration["tensor_parallel"] > len(gpus):
-            found.append(
-                f"tensor_parallel: {declaration['tensor_parallel']} ranks need as many GPUs, and gpus names {len(gpus)}"
-            )
+        needed = multi_host.local_ranks(declaration)
+        if gpus and needed > len(gpus):
+            found.append(f"tensor_parallel: {needed} ranks need as many GPUs, and gpus names {len(gpus)}")
     if declaration["speculation"] and not declaration["speculation"].get("algorithm"):
         found.append("speculation.algorithm: required when speculation is declared")
     found += _variable_problems(declaration)

@@ -10,6 +10,8 @@ from __future__ import annotations
 # Pure code: there is no AnsibleModule here whose run_command it could call.
 # pylint: disable=ansible-bad-function
 import os
+import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -33,6 +35,13 @@ PATH=/usr/bin:/bin
 new=$out/.exit.$start
 printf '%s %s\\n' "$status" "$(date +%s)" > "$new" && mv -f "$new" "$out/exit" || rm -f "$new"
 """
+
+
+#: The end of the log that a unit leaves in the journal.
+JOURNAL_LINES = 50
+OPEN_FILES = 1048576
+#: Logs of earlier starts that are kept.
+KEEP_LOGS = 5
 
 
 class LaunchError(Exception):
@@ -70,11 +79,19 @@ def unit_name(server: str) -> str:
     return f"groundstate-{server}.service"
 
 
-def rotate_log(folder: str) -> str:
-    """Make room for a new server.log; the one before becomes server.log.1. Returns the path."""
+def rotate_log(folder: str, keep: int = KEEP_LOGS) -> str:
+    """Make room for a new server.log; the one before becomes server.log.1, and so on up to ``keep``.
+
+    Older ones are removed. Returns the path.
+    """
     path = os.path.join(folder, "server.log")
-    if os.path.exists(path):
-        os.replace(path, path + ".1")
+    old = {int(name[11:]) for name in os.listdir(folder) if re.fullmatch(r"server\.log\.[1-9]\d*", name)}
+    for number in sorted(old | {0}, reverse=True):
+        one = f"{path}.{number}" if number else path
+        if number >= keep and os.path.exists(one):
+            os.unlink(one)
+        elif os.path.exists(one):
+            os.replace(one, f"{path}.{number + 1}")
     return path
 
 
@@ -94,9 +111,11 @@ def read_exit(folder: str) -> str:
 # --- a detached process --------------------------------------------------------------------------
 
 
-def launch_process(folder: str, argv: list[str], environment: dict[str, str], start_id: str) -> Launched:
+def launch_process(
+    folder: str, argv: list[str], environment: dict[str, str], start_id: str, keep_logs: int = KEEP_LOGS
+) -> Launched:
     """Start the engine below a supervisor in a session of its own. Raises LaunchError, OSError."""
-    log = rotate_log(folder)
+    log = rotate_log(folder, keep_logs)
     with open(log, "ab") as output:
         os.chmod(log, 0o640)
         supervisor = subprocess.Popen(
@@ -108,7 +127,7 @@ def launch_process(folder: str, argv: list[str], environment: dict[str, str], st
             cwd=folder,
             close_fds=True,
             start_new_session=True,
-            preexec_fn=_default_signals,
+            preexec_fn=_own_start,
         )
     deadline = time.monotonic() + 5.0
     while time.monotonic() < deadline:
@@ -121,7 +140,14 @@ def launch_process(folder: str, argv: list[str], environment: dict[str, str], st
     raise LaunchError(f"{argv[0]} did not come to life within 5 s")
 
 
-def _default_signals() -> None:
+def _own_start() -> None:
+    # Limits as the unit has them, as far as they may be raised here: engines pin memory and open many files.
+    for limit, most in ((resource.RLIMIT_MEMLOCK, resource.RLIM_INFINITY), (resource.RLIMIT_NOFILE, OPEN_FILES)):
+        _soft, hard = resource.getrlimit(limit)
+        allowed = (
+            most if hard == resource.RLIM_INFINITY else hard if most == resource.RLIM_INFINITY else min(most, hard)
+        )
+        resource.setrlimit(limit, (allowed, hard))
     # What our parents ignore (nohup: SIGHUP; some runners: SIGINT, SIGPIPE) would be inherited through exec.
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         if signal.getsignal(number) == signal.SIG_IGN:
@@ -155,8 +181,13 @@ def find_start(start_id: str, tree: list[procfs.Process]) -> Launched | None:
 def render_unit(server: str, folder: str, argv: list[str], grace_s: float) -> str:
     """The text of a server's unit. A server that died stays dead: a baseline must not hide a restart."""
     exit_file = os.path.join(folder, "exit")
-    # In ExecStopPost systemd sets EXIT_STATUS: a number, or the name of the signal.
-    note = f'printf "%s %s\\n" "$EXIT_STATUS" "$(date +%s)" > {_shell_quote(exit_file)}'
+    log = os.path.join(folder, "server.log")
+    # In ExecStopPost systemd sets EXIT_STATUS: a number, or the name of the signal. All that the server says is in its
+    # log; the journal has starts and ends, and what was said last.
+    note = (
+        f'printf "%s %s\\n" "$EXIT_STATUS" "$(date +%s)" > {_shell_quote(exit_file)}; '
+        f"tail -n {JOURNAL_LINES} {_shell_quote(log)} | systemd-cat -t {unit_name(server).removesuffix('.service')}"
+    )
     return "\n".join(
         [
             "# Written by Groundstate (groundstate.llm.llm_server); changes are lost at the next launch.",
@@ -170,14 +201,14 @@ def render_unit(server: str, folder: str, argv: list[str], grace_s: float) -> st
             f"ExecStopPost=/bin/sh -c {_unit_quote(note)}",
             f"EnvironmentFile={_unit_escape(os.path.join(folder, 'environment'))}",
             f"WorkingDirectory={_unit_escape(folder)}",
-            f"StandardOutput=append:{_unit_escape(os.path.join(folder, 'server.log'))}",
-            f"StandardError=append:{_unit_escape(os.path.join(folder, 'server.log'))}",
+            f"StandardOutput=append:{_unit_escape(log)}",
+            f"StandardError=append:{_unit_escape(log)}",
             "StandardInput=null",
             "Restart=no",
             "KillMode=mixed",
             f"TimeoutStopSec={int(grace_s)}",
             "LimitMEMLOCK=infinity",
-            "LimitNOFILE=1048576",
+            f"LimitNOFILE={OPEN_FILES}",
             "TasksMax=infinity",
             "OOMPolicy=stop",
             "",
@@ -199,10 +230,10 @@ def _shell_quote(word: str) -> str:
     return "'" + word.replace("'", "'\\''") + "'"
 
 
-def launch_unit(server: str, folder: str, argv: list[str], grace_s: float) -> Launched:
+def launch_unit(server: str, folder: str, argv: list[str], grace_s: float, keep_logs: int = KEEP_LOGS) -> Launched:
     """Write the unit and start it. The environment file must be there. Raises LaunchError, OSError."""
     unit = unit_name(server)
-    log = rotate_log(folder)
+    log = rotate_log(folder, keep_logs)
     with open(log, "ab"):
         os.chmod(log, 0o640)
     files.write_atomic(os.path.join(UNIT_FOLDER, unit), render_unit(server, folder, argv, grace_s))

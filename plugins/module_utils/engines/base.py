@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from ..multi_host import is_head
 from ..procfs import Process
 
 
@@ -38,6 +39,20 @@ class Request:
     path: str
     body: dict[str, Any] | None = None
     timeout_s: float = 10.0
+
+
+@dataclass(frozen=True)
+class Gone:
+    """A flag (without dashes) that newer versions no longer have.
+
+    ``new`` is what to declare instead ("" when nothing is), ``why`` adds to it; ``since`` is a version that is known to
+    lack the flag: an older one may lack it too.
+    """
+
+    old: str
+    since: str
+    new: str = ""
+    why: str = ""
 
 
 class Engine:
@@ -95,6 +110,16 @@ class Engine:
     tokenize_path: str | None = None
     tokenize_field = "prompt"
 
+    #: Whether one server can run on several hosts.
+    spans_hosts = False
+    #: Flags that are gone, so that their new names can be told.
+    gone: tuple[Gone, ...] = ()
+    #: Log lines in which the engine says that it runs with another value than it was given or than usual; group 1 is
+    #: what is told of them.
+    adjustments: tuple[str, ...] = ()
+    #: Flags that are other names of an argument: name (with underscores) -> the engine's own name for it.
+    same_argument: ClassVar[Mapping[str, str]] = {}
+
     supports_ignore_eos = False
     #: False also where the engine accepts the field and silently does nothing with it.
     supports_min_tokens = False
@@ -105,12 +130,15 @@ class Engine:
 
     def problems(self, declaration: dict[str, Any]) -> list[str]:
         """What this engine cannot do of the declaration, as sentences; [] when all is well."""
+        found = []
+        if declaration["multi_host"] and not self.spans_hosts:
+            found.append(f"multi_host: {self.title} runs on one host only; use sglang, vllm or generic")
         if declaration["api_key"] and self.api_key_variable is None:
-            return [
+            found.append(
                 f"api_key: {self.title} takes its key only on the command line, where every user of the host can "
                 "read it; leave api_key empty and put a proxy that checks the key in front"
-            ]
-        return []
+            )
+        return found
 
     def warnings(self, declaration: dict[str, Any]) -> list[str]:
         """Parts of the declaration that this engine accepts and that have no effect."""
@@ -119,6 +147,10 @@ class Engine:
     def argv(self, declaration: dict[str, Any], env_path: str, port: int) -> list[str]:
         """The command line. Secrets never are in it."""
         raise NotImplementedError
+
+    def parser_words(self, env_path: str) -> list[str]:
+        """The engine's own Python program up to where its flags begin (path, or -m and module); [] when it has none."""
+        return []
 
     def environment(self, declaration: dict[str, Any]) -> dict[str, str]:
         """Variables that this engine needs, without secrets and without those of ``declaration['env']``."""
@@ -129,6 +161,8 @@ class Engine:
         }
         if declaration["gpus"] != "all":
             found["CUDA_VISIBLE_DEVICES"] = ",".join(str(one) for one in declaration["gpus"])
+            # CUDA counts the fastest GPU first unless told otherwise; nvidia-smi, and our users, by PCI address.
+            found["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         if is_local_path(declaration["model"]):
             found["HF_HUB_OFFLINE"] = "1"
         return found
@@ -152,6 +186,10 @@ class Engine:
             if re.match(pattern, cmdline):
                 return part
         return None
+
+    def serves(self, declaration: dict[str, Any]) -> bool:
+        """Whether this server answers requests; a node of a multi-host server other than its head does not."""
+        return is_head(declaration)
 
     def expected_workers(self, declaration: dict[str, Any]) -> int:
         """Number of processes that :meth:`find_workers` has to find in a complete server; 0: not known."""
@@ -211,6 +249,14 @@ class Engine:
             return None
         told = _keywords(found.group(1))
         return {name: value for name, value in told.items() if name not in self.resolved_passing}
+
+    def resolved(self, info: dict[str, Any], model: dict[str, Any]) -> dict[str, Any]:
+        """Argument (with underscores) -> the value with which the engine runs, as far as it tells.
+
+        ``info`` is the reply of ``info_path``, ``model`` the entry of the model list. ``longest_request`` is the number
+        of tokens that one request can have.
+        """
+        return {"longest_request": model.get("max_model_len")}
 
     # --- requests --------------------------------------------------------------------------------
 
@@ -304,6 +350,14 @@ def program(declaration: dict[str, Any], default: list[str]) -> list[str]:
 def python_of(env_path: str) -> str:
     """The interpreter of an environment, as a path that starts in it (a venv is recognised by that path)."""
     return os.path.join(env_path, "bin", "python")
+
+
+def global_rank(title: str, declaration: dict[str, Any]) -> int:
+    """The rank in a title such as ``..._PP1_TP3``: the ranks of a pipeline stage follow each other."""
+    stage = re.search(r"_PP(\d+)", title)
+    place = re.search(r"_TP(\d+)", title)
+    tensor = int(declaration.get("tensor_parallel", 1))
+    return (int(stage.group(1)) if stage else 0) * tensor + (int(place.group(1)) if place else 0)
 
 
 #: A Python interpreter with its options, as it stands at the beginning of a command line.

@@ -12,11 +12,13 @@ from .base import Engine, extra
 class Generic(Engine):
     """An OpenAI-compatible server whose command line is declared as a whole.
 
-    In ``command``, ``{port}``, ``{host}``, ``{model}``, ``{served_model_name}`` and ``{env}`` are replaced.
+    In ``command``, ``{port}``, ``{host}``, ``{model}``, ``{served_model_name}`` and ``{env}`` are replaced, and for a
+    server over several hosts ``{nodes}``, ``{rank}``, ``{head}`` and ``{head_port}``.
     """
 
     name = "generic"
     title = "the declared command"
+    spans_hosts = True
     # Not every server has an API key variable; the common one of OpenAI clients and servers is used.
     api_key_variable = "OPENAI_API_KEY"
 
@@ -34,6 +36,10 @@ class Generic(Engine):
             "{served_model_name}": self.served_name(declaration),
             "{env}": env_path,
         }
+        together = declaration["multi_host"]
+        if together:
+            values.update({"{nodes}": str(together["nodes"]), "{rank}": str(together["rank"])})
+            values.update({"{head}": together["head"], "{head_port}": str(together["port"])})
         words = []
         for word in declaration["command"]:
             for key, value in values.items():

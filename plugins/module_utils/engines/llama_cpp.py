@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from ..procfs import Process
-from .base import PYTHON, Engine, Phase, extra, flag, program
+from .base import PYTHON, Engine, Gone, Phase, extra, flag, program
 
 SCRIPT = "groundstate-llama-cpp"
 
@@ -39,6 +39,13 @@ class LlamaCpp(Engine):
     distribution = "xllamacpp"
     tokenize_path = "/tokenize"
     tokenize_field = "content"
+    # Names of llama-server, which people know and which our script does not have.
+    gone = (
+        Gone("ctx-size", "0", why="declare llm_server.context_length"),
+        Gone("n-gpu-layers", "0", "gpu-layers"),
+        Gone("ngl", "0", "gpu-layers"),
+        Gone("ubatch-size", "0", "batch-size"),
+    )
     supports_ignore_eos = True
     supports_min_tokens = False
     api_key_variable = "GROUNDSTATE_API_KEY"
@@ -52,8 +59,11 @@ class LlamaCpp(Engine):
             found.append(f"tensor_parallel {declaration['tensor_parallel']}: llama.cpp runs in one process; use 1")
         return found
 
+    def parser_words(self, env_path: str) -> list[str]:
+        return [os.path.join(env_path, "bin", SCRIPT)]
+
     def argv(self, declaration: dict[str, Any], env_path: str, port: int) -> list[str]:
-        words = program(declaration, [os.path.join(env_path, "bin", SCRIPT)])
+        words = program(declaration, self.parser_words(env_path))
         words += ["--model", declaration["model"], "--alias", self.served_name(declaration)]
         words += ["--host", declaration["host"], "--port", str(port)]
         words += flag("threads", declaration["threads"] or None)
@@ -63,6 +73,11 @@ class LlamaCpp(Engine):
             words += ["--speculation", str(speculation.get("algorithm", "")).lower()]
             words += flag("draft-tokens", speculation.get("draft_tokens") or None)
         return words + extra(declaration)
+
+    def resolved(self, info: dict[str, Any], model: dict[str, Any]) -> dict[str, Any]:
+        settings = info.get("default_generation_settings")
+        context = settings.get("n_ctx") if isinstance(settings, dict) else None
+        return {"parallel": info.get("total_slots"), "longest_request": context}
 
     def expected_workers(self, declaration: dict[str, Any]) -> int:
         return 1

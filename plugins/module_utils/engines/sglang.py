@@ -4,10 +4,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, ClassVar
 
-from .base import PYTHON, Engine, Phase, extra, flag, program, python_of
+from ..multi_host import local_ranks
+from .base import PYTHON, Engine, Gone, Phase, extra, flag, global_rank, program, python_of
 
 #: Arguments that current versions parse and never read.
 NO_EFFECT = {"num-continuous-decode-steps": "it is parsed and never read by SGLang (seen in 0.5.5 and 0.5.23)"}
@@ -62,9 +62,27 @@ class SGLang(Engine):
     resolved_pattern = r"server_args=ServerArgs\((.+?)\)?\s*$"
     # A seed that nobody gave is drawn anew by every start; ports are our choice.
     resolved_passing = frozenset({"random_seed", "port", "nccl_port", "dist_init_addr"})
+    spans_hosts = True
     sets_nccl = frozenset({"NCCL_CUMEM_ENABLE", "NCCL_NVLS_ENABLE", "NCCL_GRAPH_MIXING_SUPPORT"})
     flush_cache_path = "/flush_cache"
     tokenize_path = "/tokenize"
+    # 0.5.5 has all of them, 0.5.11 most, 0.5.23 none.
+    gone = (
+        Gone("cuda-graph-max-bs", "0.5.23", "cuda-graph-max-bs-decode"),
+        Gone("cuda-graph-bs", "0.5.23", "cuda-graph-bs-decode"),
+        Gone("nsa-prefill-backend", "0.5.23", "dsa-prefill-backend"),
+        Gone("nsa-decode-backend", "0.5.23", "dsa-decode-backend"),
+        Gone("kt-amx-method", "0.5.11", "kt-method"),
+        Gone("kt-amx-weight-path", "0.5.11", "kt-weight-path"),
+        Gone("torchao-config", "0.5.23", "quantization", "with its own set of methods"),
+        Gone("enable-double-sparsity", "0.5.11", why="remove it: double sparsity is gone"),
+    )
+    adjustments = (
+        r"^\[[^]]*\] (?!server_args=)(.*\b(?:is|are|was) (?:\w+ )?(?:reset|adjusted|overridden|lowered|reduced) .*)",
+        r"^\[[^]]*\] (?!server_args=)(.*\bis disabled because\b.*)",
+        r"^\[[^]]*\] (Overriding .*)",
+    )
+    same_argument: ClassVar = {"tensor_parallel_size": "tp_size", "pipeline_parallel_size": "pp_size"}
     supports_ignore_eos = True
     supports_min_tokens = True
 
@@ -75,13 +93,22 @@ class SGLang(Engine):
             if name in {key.replace("_", "-").lstrip("-") for key in declaration["extra_args"]}
         ]
 
+    def parser_words(self, env_path: str) -> list[str]:
+        return ["-m", "sglang.launch_server"]
+
     def argv(self, declaration: dict[str, Any], env_path: str, port: int) -> list[str]:
-        words = program(declaration, [python_of(env_path), "-m", "sglang.launch_server"])
+        words = program(declaration, [python_of(env_path), *self.parser_words(env_path)])
         words += ["--model-path", declaration["model"]]
         words += flag("served-model-name", declaration["served_model_name"] or None)
         words += flag("trust-remote-code", declaration["trust_remote_code"])
         if declaration["tensor_parallel"] != 1:
             words += ["--tp-size", str(declaration["tensor_parallel"])]
+        if declaration["pipeline_parallel"] != 1:
+            words += ["--pp-size", str(declaration["pipeline_parallel"])]
+        together = declaration["multi_host"]
+        if together:
+            words += ["--nnodes", str(together["nodes"]), "--node-rank", str(together["rank"])]
+            words += ["--dist-init-addr", f"{together['head']}:{together['port']}"]
         words += flag("mem-fraction-static", declaration["memory_fraction"] or None)
         words += flag("context-length", declaration["context_length"] or None)
         words += ["--port", str(port), "--host", declaration["host"]]
@@ -101,16 +128,29 @@ class SGLang(Engine):
             found.append("speculation.draft_model: EAGLE needs a draft model; SGLang crashes without one")
         return found
 
+    def resolved(self, info: dict[str, Any], model: dict[str, Any]) -> dict[str, Any]:
+        # The reply has every argument under its own name, and a few numbers that came of them.
+        found = {name: value for name, value in info.items() if name != "internal_states"}
+        states = info.get("internal_states")
+        state = states[0] if isinstance(states, list) and states and isinstance(states[0], dict) else {}
+        running = state.get("effective_max_running_requests_per_dp")
+        if isinstance(running, int) and isinstance(found.get("max_running_requests"), int):
+            found["max_running_requests"] = min(running, found["max_running_requests"])
+        found["longest_request"] = min(
+            (one for one in (info.get("max_total_num_tokens"), model.get("max_model_len")) if isinstance(one, int)),
+            default=None,
+        )
+        return found
+
     def expected_workers(self, declaration: dict[str, Any]) -> int:
-        return int(declaration["tensor_parallel"])
+        return local_ranks(declaration)
 
     def uses_nccl(self, declaration: dict[str, Any]) -> bool:
         return declaration["gpus"] != []
 
     def worker_rank(self, title: str, declaration: dict[str, Any]) -> int | None:
         # With one rank the title has no _TP0.
-        found = re.match(r"sglang::scheduler(?:\w*?_TP(\d+))?", title)
-        return int(found.group(1) or 0) if found else None
+        return global_rank(title, declaration) if title.startswith("sglang::scheduler") else None
 
 
 def _speculation(speculation: dict[str, Any]) -> list[str]:

@@ -11,8 +11,9 @@ import time
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
+from ..multi_host import local_ranks, ranks
 from ..procfs import Process
-from .base import PYTHON, Engine, Phase, extra, flag, program
+from .base import PYTHON, Engine, Gone, Phase, extra, flag, global_rank, program
 
 
 class VLLM(Engine):
@@ -56,19 +57,53 @@ class VLLM(Engine):
     }
     version_path = "/version"
     distribution = "vllm"
+    spans_hosts = True
     # With a cumem graph pool, and with EPLB of a mixture of experts.
     sets_nccl = frozenset({"NCCL_GRAPH_REGISTER", "NCCL_MAX_CTAS"})
     tokenize_path = "/tokenize"
+    # All of them were there once, and 0.32.0 has none of them.
+    gone = (
+        Gone("disable-log-requests", "0.32.0", why="remove it: requests are not logged any more by default"),
+        Gone("guided-decoding-backend", "0.32.0", "structured-outputs-config"),
+        Gone("task", "0.32.0", "runner or convert"),
+        Gone("max-seq-len-to-capture", "0.32.0", "max-cudagraph-capture-size"),
+        Gone("cuda-graph-sizes", "0.32.0", "cudagraph-capture-sizes"),
+        Gone("override-pooler-config", "0.32.0", "pooler-config"),
+        Gone("rope-scaling", "0.32.0", "hf-overrides", "as JSON"),
+        Gone("rope-theta", "0.32.0", "hf-overrides", "as JSON"),
+        Gone("worker-use-ray", "0.32.0", "distributed-executor-backend: ray"),
+        Gone("speculative-model", "0.32.0", why="declare llm_server.speculation"),
+        Gone("num-speculative-tokens", "0.32.0", why="declare llm_server.speculation"),
+        Gone("swap-space", "0.32.0", why="remove it: preempted requests are computed again, not swapped"),
+        Gone("num-scheduler-steps", "0.32.0", why="remove it: the scheduler has no such steps any more"),
+        Gone("use-v2-block-manager", "0.32.0", why="remove it: there is only one block manager"),
+        Gone("device", "0.32.0", why="remove it: the build decides the device"),
+    )
+    adjustments = (
+        r"(?:WARNING|INFO) .*?\] (.*\b(?:Overriding|Auto-(?:en|dis)abl\w+|will be disabled|Falling back to)\b.*)",
+        r"(?:WARNING|INFO) .*?\] (.*\b(?:is|are|was) (?:reset|adjusted|overridden|lowered|reduced) .*)",
+    )
     supports_ignore_eos = True
     supports_min_tokens = True
     api_key_variable = "VLLM_API_KEY"
 
+    def parser_words(self, env_path: str) -> list[str]:
+        return [os.path.join(env_path, "bin", "vllm"), "serve"]
+
     def argv(self, declaration: dict[str, Any], env_path: str, port: int) -> list[str]:
-        words = program(declaration, [os.path.join(env_path, "bin", "vllm"), "serve"])
+        words = program(declaration, self.parser_words(env_path))
         words += [declaration["model"], "--served-model-name", self.served_name(declaration)]
         words += flag("trust-remote-code", declaration["trust_remote_code"])
         if declaration["tensor_parallel"] != 1:
             words += ["--tensor-parallel-size", str(declaration["tensor_parallel"])]
+        if declaration["pipeline_parallel"] != 1:
+            words += ["--pipeline-parallel-size", str(declaration["pipeline_parallel"])]
+        together = declaration["multi_host"]
+        if together:
+            words += ["--nnodes", str(together["nodes"]), "--node-rank", str(together["rank"])]
+            words += ["--master-addr", together["head"], "--master-port", str(together["port"])]
+            # Only the head has an API server; the others compute.
+            words += flag("headless", together["rank"] != 0)
         words += flag("gpu-memory-utilization", declaration["memory_fraction"] or None)
         words += flag("max-model-len", declaration["context_length"] or None)
         words += ["--host", declaration["host"], "--port", str(port)]
@@ -94,19 +129,18 @@ class VLLM(Engine):
             return None
 
     def expected_workers(self, declaration: dict[str, Any]) -> int:
-        return int(declaration["tensor_parallel"])
+        return local_ranks(declaration)
 
     def uses_nccl(self, declaration: dict[str, Any]) -> bool:
         return declaration["gpus"] != []
 
     def worker_rank(self, title: str, declaration: dict[str, Any]) -> int | None:
-        found = re.match(r"VLLM::Worker(?:\w*?_TP(\d+))?", title)
-        return int(found.group(1) or 0) if found else None
+        return global_rank(title, declaration) if title.startswith("VLLM::Worker") else None
 
     def find_workers(self, tree: Iterable[Process], declaration: dict[str, Any]) -> dict[int, Process]:
         items = list(tree)
         found = super().find_workers(items, declaration)
-        if not found and declaration["tensor_parallel"] == 1:
+        if not found and ranks(declaration) == 1:
             # Without tensor parallelism the GPU build computes in the engine core itself.
             core = [item for item in items if item.cmdline.startswith("VLLM::EngineCore") and not item.zombie]
             found = {0: core[0]} if core else {}

@@ -100,6 +100,8 @@ def test_every_engine_keeps_its_environment_readable_and_hides_secrets(name):
     environment = engine.environment(declared)
     assert environment["SPT_NOENV"] == "1"
     assert environment["CUDA_VISIBLE_DEVICES"] == "0,3"
+    # Without it CUDA's 0 need not be nvidia-smi's.
+    assert environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     assert "HF_HUB_OFFLINE" not in environment
     assert "s3cret" not in " ".join([*environment.values(), *engine.argv(declared, "/e", 1)])
     assert engine.secrets(declared)["HF_TOKEN"] == "s3cret"

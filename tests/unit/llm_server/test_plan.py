@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from ansible_collections.groundstate.llm.plugins.module_utils import plan, server_env
-from ansible_collections.groundstate.llm.plugins.module_utils.control import shared_gpus
+from ansible_collections.groundstate.llm.plugins.module_utils import nvidia, plan, server_env
+from ansible_collections.groundstate.llm.plugins.module_utils.control import mixed_names, shared_gpus
 from ansible_collections.groundstate.llm.plugins.module_utils.declaration import complete
 from hypothesis import given
 from hypothesis import strategies as st
@@ -93,6 +95,18 @@ def test_base_url(host, url):
 )
 def test_shared_gpus(one, other, shared):
     assert shared_gpus(one, other) == shared
+
+
+def test_gpus_named_by_index_and_by_uuid_are_compared_with_what_the_driver_says():
+    xml = Path(__file__).resolve().parents[2] / "data" / "nvidia_smi" / "blackwell.xml"
+    known = nvidia.parse(xml.read_text()).gpus
+    assert len(known) > 1
+    assert mixed_names(["0"], [known[0].uuid])
+    assert not mixed_names(["0"], ["1"])
+    assert not mixed_names("all", ["0"])
+    assert shared_gpus(["0", "1"], [known[1].uuid.upper()], known) == "1"
+    assert shared_gpus([known[1].uuid], ["1"], known) == known[1].uuid
+    assert shared_gpus(["0"], [known[1].uuid], known) == ""
 
 
 NAMES = st.from_regex(r"[A-Z_][A-Z0-9_]{0,8}", fullmatch=True)
