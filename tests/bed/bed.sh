@@ -45,23 +45,25 @@ up() {
     ssh-keygen -q -t ed25519 -N '' -C groundstate-bed -f "$bed/key"
     setsid "$here/outside.sh" "$bed" "$template" </dev/null >"$bed/log" 2>&1 &
     local outside=$!
-    until [[ -e $bed/ready ]]; do
-        kill -0 "$outside" 2>/dev/null || { echo "the node did not come up:" >&2; cat "$bed/log" >&2; return 1; }
+    # At most a minute, on a machine that is busy with other things; it takes less than a second.
+    local turn
+    for ((turn = 0; turn < 1200; turn++)); do
+        [[ ! -e $bed/ready ]] || return 0
+        kill -0 "$outside" 2>/dev/null || break
         sleep 0.05
     done
+    echo "the node did not come up:" >&2
+    cat "$bed/log" >&2
+    return 1
 }
 
 down() {
-    local pid socket
-    pid=$(node)
+    local socket
     # Connections that ssh keeps for later would keep the node's network alive.
     for socket in "$bed"/cp/*; do
         [[ ! -S $socket ]] || ssh -o ControlPath="$socket" -O exit node 2>/dev/null || true
     done
-    # The kernel ends all processes of a namespace, containers included, with its process 1.
-    [[ -z $pid ]] || kill -KILL "$pid"
-    while [[ -n $(node) ]]; do sleep 0.05; done
-    [[ ! -s $bed/group ]] || unshare --mount --propagation private "$here/forget_group.sh" "$bed"
+    [[ ! -s $bed/group ]] || unshare --mount --propagation private "$here/end_group.sh" "$bed"
     rm -rf "$bed"
 }
 

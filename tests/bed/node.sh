@@ -19,24 +19,26 @@ umount -l /sys/fs/cgroup 2>/dev/null || true
 mount -t sysfs sysfs /sys # another network namespace has other interfaces
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
 
-# Writable, and gone with the node.
-mkdir "$bed/overlay"
-mount -t tmpfs tmpfs "$bed/overlay"
+# What is written goes to a tmpfs and is gone with the node. The bed's folder, too, is used from here on below /mnt: where
+# it lies may be covered in a moment.
+mount -t tmpfs tmpfs /mnt
+mkdir /mnt/bed
+mount --bind "$bed" /mnt/bed
 for folder in etc usr var root; do
-    mkdir "$bed/overlay/$folder.upper" "$bed/overlay/$folder.work"
+    mkdir "/mnt/$folder.upper" "/mnt/$folder.work"
     mount -t overlay "node-$folder" \
-        -o "lowerdir=/$folder,upperdir=$bed/overlay/$folder.upper,workdir=$bed/overlay/$folder.work" "/$folder"
+        -o "lowerdir=/$folder,upperdir=/mnt/$folder.upper,workdir=/mnt/$folder.work" "/$folder"
 done
 
 # A second /proc that nothing lies over (gpus.sh covers parts of the first): only beside such a one does the kernel let
 # an unprivileged container mount its own.
-mkdir "$bed/overlay/proc"
-mount -t proc -o nosuid,nodev,noexec proc "$bed/overlay/proc"
+mkdir /mnt/proc
+mount -t proc -o nosuid,nodev,noexec proc /mnt/proc
 
 # Not devtmpfs, which all namespaces of the machine share.
-mkdir "$bed/overlay/dev"
-mount -t tmpfs -o mode=755 tmpfs "$bed/overlay/dev"
-mount --move "$bed/overlay/dev" /dev
+mkdir /mnt/dev
+mount -t tmpfs -o mode=755 tmpfs /mnt/dev
+mount --move /mnt/dev /dev
 while read -r name major minor; do
     mknod -m 666 "/dev/$name" c "$major" "$minor"
 done <<'NODES'
@@ -76,18 +78,13 @@ ip link add vmbr0 type bridge
 ip addr add 10.203.0.1/24 dev vmbr0
 ip link set vmbr0 up
 
-# The bed's own folder stays where it is, also when that is below /run.
-mkdir "$bed/overlay/run"
-mount -t tmpfs -o mode=755 tmpfs "$bed/overlay/run"
-mkdir "$bed/overlay/run"/{lock,lxc,mount,sshd}
-if [[ $bed == /run/* ]]; then
-    mkdir -p "$bed/overlay$bed"
-    mount --bind "$bed" "$bed/overlay$bed"
-fi
-mount --move "$bed/overlay/run" /run
+mkdir /mnt/run
+mount -t tmpfs -o mode=755 tmpfs /mnt/run
+mkdir /mnt/run/{lock,lxc,mount,sshd}
+mount --move /mnt/run /run
 
 mkdir -p /root/.ssh
-install -m 600 "$bed/key.pub" /root/.ssh/authorized_keys
+install -m 600 /mnt/bed/key.pub /root/.ssh/authorized_keys
 rm -f /root/.ssh/known_hosts
 ssh-keygen -q -t ed25519 -N '' -f /run/sshd/host_key
 /usr/sbin/sshd -f /dev/null -h /run/sshd/host_key -o ListenAddress=10.203.0.1 -o UsePAM=no -o StrictModes=no \
@@ -95,7 +92,7 @@ ssh-keygen -q -t ed25519 -N '' -f /run/sshd/host_key
 
 "$here/gpus.sh" 2 511
 
-echo "$pid $start" >"$bed/node"
-: >"$bed/ready"
+echo "$pid $start" >/mnt/bed/node
+: >/mnt/bed/ready
 # bash waits for children that others left to it; wait returns at each signal and with no child left.
 while true; do sleep infinity & wait; done

@@ -7,7 +7,7 @@
 set -euo pipefail
 
 suite=trixie
-packages=systemd-sysv,dbus,openssh-server,python3,python3-venv,iproute2,procps,ca-certificates
+packages=systemd-sysv,dbus,openssh-server,python3,python3-venv,iproute2,procps,ca-certificates,libgomp1
 recipe=$(sha256sum "${BASH_SOURCE[0]}" | cut -c1-12)
 cache=${GROUNDSTATE_BED_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/groundstate-bed}
 tar=$cache/debian-$suite-$recipe.tar
@@ -26,7 +26,7 @@ if [[ ! -s $tar ]]; then
         --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
         --dpkgopt='path-exclude=/usr/share/locale/*' --dpkgopt=force-unsafe-io \
         --customize-hook='chroot "$1" systemctl mask sys-kernel-config.mount sys-kernel-debug.mount sys-kernel-tracing.mount systemd-modules-load.service systemd-journald-audit.socket proc-sys-fs-binfmt_misc.automount' \
-        --customize-hook='chroot "$1" systemctl disable apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer fstrim.timer systemd-networkd.service || true' \
+        --customize-hook='chroot "$1" systemctl disable apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer fstrim.timer' \
         --customize-hook='rm -f "$1"/etc/ssh/ssh_host_*_key* "$1"/etc/hostname; : > "$1"/etc/machine-id' \
         "$suite" "$new/rootfs.tar" >&2
     mv "$new/rootfs.tar" "$tar"

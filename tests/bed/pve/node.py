@@ -10,7 +10,7 @@ import sys
 import ctconf
 import guest
 import schema
-from errors import PveError
+from errors import PveError, bad_parameter
 
 TEMPLATES = "/var/lib/vz/template/cache"
 # What a running container takes at once, of what the stand-in knows. The rest, devices among it, waits for a start.
@@ -41,9 +41,7 @@ def _volumes(vmid: str, options: dict[str, str]) -> None:
 def create(vmid: str, template: str, options: dict[str, str]) -> None:
     """Make a container from a template. Raises PveError; nothing is left of one that could not be made."""
     if not re.fullmatch(r"[1-9]\d{2,8}", vmid):
-        raise PveError(
-            "400 Parameter verification failed.\nvmid: invalid format - value does not look like a valid VM ID", 2
-        )
+        raise bad_parameter("vmid", "invalid format - value does not look like a valid VM ID")
     if os.path.exists(ctconf.path(vmid)):
         raise PveError(f"CT {vmid} already exists on node '{ctconf.NODE}'")
     wanted = dict(options)
@@ -79,11 +77,9 @@ def update(vmid: str, options: dict[str, str]) -> None:
     _refuse_locked(vmid, config)
     for name in [*delete, *revert]:
         if not schema.kind(name):
-            raise PveError(f"400 Parameter verification failed.\ndelete: unknown option '{name}'", 2)
+            raise bad_parameter("delete", f"unknown option '{name}'")
     if "unprivileged" in {*wanted, *delete}:
-        raise PveError(
-            "400 Parameter verification failed.\nunprivileged: unable to modify read-only option: 'unprivileged'", 2
-        )
+        raise bad_parameter("unprivileged", "unable to modify read-only option: 'unprivileged'")
     for name, value in wanted.items():
         schema.check(name, value)
     _volumes(vmid, wanted)

@@ -1,4 +1,4 @@
-"""Stand-in for Proxmox' pct over real LXC: its subcommands, messages and exit codes, as far as a GPU host needs them."""
+"""Stand-in for Proxmox' pct over real LXC: subcommands, messages and exit codes, as far as a GPU host needs them."""
 
 from __future__ import annotations
 

@@ -23,9 +23,8 @@ VERSION = {"release": "9.1", "repoid": "stand-in", "version": "9.1.4"}
 def task(kind: str, vmid: str, work: Callable[[], None]) -> str:
     """Do something as Proxmox' tasks do: remembered with its outcome, known by its UPID. Raises PveError."""
     now = time.time()
-    upid = (
-        f"UPID:{ctconf.NODE}:{os.getpid():08X}:{int(now * 100) & 0xFFFFFFFF:08X}:{int(now):08X}:{kind}:{vmid}:root@pam:"
-    )
+    ticks = int(now * 100) & 0xFFFFFFFF
+    upid = f"UPID:{ctconf.NODE}:{os.getpid():08X}:{ticks:08X}:{int(now):08X}:{kind}:{vmid}:root@pam:"
     log, status = ["TASK OK"], "OK"
     try:
         work()

@@ -22,14 +22,14 @@ _PROPERTIES: dict[str, tuple[str, dict[str, str]]] = {
         "volume",
         {
             **{"volume": r".+", "mp": r"/.+", "size": _SIZE, "mountoptions": r"[a-z;]+"},
-            **{name: _BOOL for name in ("acl", "backup", "keepattrs", "quota", "replicate", "ro", "shared")},
+            **dict.fromkeys(("acl", "backup", "keepattrs", "quota", "replicate", "ro", "shared"), _BOOL),
         },
     ),
     "rootfs": (
         "volume",
         {
             **{"volume": r".+", "size": _SIZE, "mountoptions": r"[a-z;]+"},
-            **{name: _BOOL for name in ("acl", "quota", "replicate", "ro", "shared")},
+            **dict.fromkeys(("acl", "quota", "replicate", "ro", "shared"), _BOOL),
         },
     ),
     "net": (
@@ -44,7 +44,7 @@ _PROPERTIES: dict[str, tuple[str, dict[str, str]]] = {
     "features": (
         "",
         {
-            **{name: _BOOL for name in ("force_rw_sys", "fuse", "keyctl", "mknod", "nesting")},
+            **dict.fromkeys(("force_rw_sys", "fuse", "keyctl", "mknod", "nesting"), _BOOL),
             "mount": r"[a-z0-9_;]+",
         },
     ),
@@ -72,7 +72,7 @@ def properties(name: str, text: str) -> dict[str, str]:
         if not equals:
             if not default:
                 raise bad_parameter(
-                    name, f"invalid format - value without key, but schema does not define a default key"
+                    name, "invalid format - value without key, but schema does not define a default key"
                 )
             key, value = default, part
         where = f"{name}.{key}"
@@ -112,13 +112,11 @@ def check(name: str, value: str) -> None:
         parts = properties(name, value)
         if of == "dev":
             device(parts["path"])
-        if of == "mp" and "mp" not in parts:
+        needed = {"mp": "mp", "net": "name"}.get(of)
+        if needed and needed not in parts:
+            where = f"{name}.{needed}"
             raise bad_parameter(
-                name, f"invalid format - format error\n{name}.mp: property is missing and it is not optional"
-            )
-        if of == "net" and "name" not in parts:
-            raise bad_parameter(
-                name, f"invalid format - format error\n{name}.name: property is missing and it is not optional"
+                name, f"invalid format - format error\n{where}: property is missing and it is not optional"
             )
     elif name in ("cores", "memory", "swap") and not value.isdigit():
         raise bad_parameter(name, f"type check ('integer') failed - got '{value}'")
