@@ -43,6 +43,7 @@ up() {
     mkdir -p "$bed/cp"
     chmod 700 "$bed" "$bed/cp"
     ssh-keygen -q -t ed25519 -N '' -C groundstate-bed -f "$bed/key"
+    ln -s "$here/ssh.sh" "$bed/ssh"
     setsid "$here/outside.sh" "$bed" "$template" </dev/null >"$bed/log" 2>&1 &
     local outside=$!
     # At most a minute, on a machine that is busy with other things; it takes less than a second.
