@@ -35,7 +35,9 @@ def limits(pid):
 def marked():
     """Processes with the mark of our servers."""
     return [
-        int(path.split("/")[2]) for path in glob.glob("/proc/[0-9]*/environ") if f"GROUNDSTATE_SERVER={FOLDER}" in read(path)
+        int(path.split("/")[2])
+        for path in glob.glob("/proc/[0-9]*/environ")
+        if f"GROUNDSTATE_SERVER={FOLDER}" in read(path)
     ]
 
 
@@ -50,7 +52,9 @@ print(
             "restarts": shown.get("NRestarts"),
             "pid": pid,
             "argv": read(f"/proc/{pid}/cmdline").split("\0") if pid else [],
-            "environment": dict(one.partition("=")[::2] for one in read(f"/proc/{pid}/environ").split("\0")) if pid else {},
+            "environment": dict(one.partition("=")[::2] for one in read(f"/proc/{pid}/environ").split("\0"))
+            if pid
+            else {},
             "cgroup": read(f"/proc/{pid}/cgroup") if pid else "",
             "limits": limits(pid) if pid else {},
             "ceiling": limits(1),

@@ -8,15 +8,18 @@ from __future__ import annotations
 import os
 import re
 import resource
+import shlex
 import shutil
 import stat
 import subprocess
+import sys
 from collections.abc import Iterator
 
 import schema
 from ctconf import Config
 from errors import PveError
 
+HERE = os.path.dirname(os.path.abspath(__file__))
 LXC = "/var/lib/lxc"
 FIRST_ID = 100000  # of an unprivileged container's users, as /etc/subuid has it
 
@@ -28,6 +31,11 @@ def folder(vmid: str) -> str:
 def running(vmid: str) -> bool:
     said = subprocess.run(["lxc-info", "-sH", "-n", vmid], capture_output=True, text=True, check=False)
     return said.stdout.strip() == "RUNNING"
+
+
+def monitored(vmid: str) -> bool:
+    """Whether LXC still has something to do with a container, be it its end."""
+    return os.path.isdir(f"/sys/fs/cgroup/lxc.monitor.{vmid}") or running(vmid)
 
 
 def _device_lines(vmid: str, name: str, text: str, offset: int) -> Iterator[str]:
@@ -54,6 +62,7 @@ def _mount_line(vmid: str, name: str, text: str) -> str:
     elif not os.path.isdir(source):
         raise PveError(f"directory '{source}' does not exist")
     only_read = ",ro" if schema.truth(parts.get("ro", "0")) else ""
+    source = source.replace(" ", r"\040")  # as in an fstab
     return f"lxc.mount.entry = {source} {parts['mp'].lstrip('/')} none bind,create=dir{only_read}"
 
 
@@ -100,6 +109,7 @@ def lines(vmid: str, config: Config) -> list[str]:
         "lxc.tty.max = 2",
         f"lxc.uts.name = {options['hostname']}",
         f"lxc.rootfs.path = dir:{folder(vmid)}/rootfs",
+        f"lxc.hook.post-stop = {shlex.join([sys.executable, '-ES', f'{HERE}/post_stop.py'])}",
     ]
     if "features" in options and schema.truth(schema.properties("features", options["features"]).get("nesting", "0")):
         found.append("lxc.mount.auto = proc:rw sys:mixed cgroup:mixed")
