@@ -1,4 +1,4 @@
-"""LXC's hook when a container has stopped. A reboot from within becomes a start, with what waited for one, as in Proxmox.
+"""LXC's hook when a container stopped. A reboot from within becomes a start, with what waited for one, as in Proxmox.
 
 LXC's own reboot would take the configuration of the last start, and forgets that the root file system is mapped to the
 users of an unprivileged container.
