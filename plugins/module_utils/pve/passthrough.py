@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Which device nodes a container needs for its GPUs. Pure.
 
-GPUs are named by index (as nvidia-smi counts: by PCI address), PCI address or UUID; the node of a GPU is /dev/nvidiaN with
-the driver's minor number, which is not the index and may move with a reboot.
+GPUs are named by index (as nvidia-smi counts: by PCI address), PCI address or UUID; the node of a GPU is /dev/nvidiaN
+with the driver's minor number, which is not the index and may move with a reboot.
 """
 
 from __future__ import annotations

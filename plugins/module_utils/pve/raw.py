@@ -1,6 +1,6 @@
 # Copyright: Groundstate contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Raw ``lxc.*`` lines of /etc/pve/lxc/ID.conf: which we want, which were NVIDIA's by hand, and the file with both. Pure.
+"""Raw ``lxc.*`` lines of /etc/pve/lxc/ID.conf: those we want, those that passed GPUs through by hand. Pure.
 
 They are for what PVE has no key for: the limit of locked memory and the size of /dev/shm. Devices have one (devN), and
 raw lines for them break: the major of nvidia-uvm is given out anew at each load of the module, and a line that allows
@@ -22,7 +22,7 @@ _RAW = re.compile(r"(lxc\.[a-z0-9_.-]+)(?::|\s*=)\s*(.*?)\s*")
 _ALLOW = re.compile(r"lxc\.cgroup2?\.devices\.allow")
 _DEVICE = re.compile(r"c\s+(\d+):(?:\d+|\*)\s+[rwm]+")
 NVIDIA_MAJOR = 195
-# Majors that the kernel gives out itself, to nvidia-uvm and nvidia-caps among others (Documentation/admin-guide/devices).
+# Majors that the kernel gives out itself, to nvidia-uvm and nvidia-caps among others.
 _GIVEN_OUT = (*range(234, 255), *range(384, 512))
 
 
@@ -58,7 +58,7 @@ def _speaks_of(line: RawLine) -> str:
     """What a line sets, where there can be only one of it: its key, or the mount point of /dev/shm."""
     key, value = line
     if key == MOUNT:
-        target = (value.split() + ["", ""])[1].strip("/")
+        target = [*value.split(), "", ""][1].strip("/")
         return _SHM if target == _SHM else f"{key} {value}"
     return key if key == MEMLOCK else f"{key} {value}"
 
@@ -71,7 +71,7 @@ def by_hand(lines: Iterable[RawLine]) -> list[RawLine]:
     for key, value in lines:
         device = _DEVICE.fullmatch(value) if _ALLOW.fullmatch(key) else None
         major = int(device.group(1)) if device else -1
-        # Who else has a major that is given out cannot be told from the line: only beside NVIDIA's own lines it is theirs.
+        # Whose a major is that was given out, a line does not tell: only beside NVIDIA's own mounts it is theirs.
         if major == NVIDIA_MAJOR or (mounts and major in _GIVEN_OUT):
             found.append((key, value))
     return [line for line in lines if line in found]
@@ -98,4 +98,16 @@ def write(conf: str, lines: Iterable[RawLine]) -> str:
     while main and not main[-1].strip():
         main.pop()
     body = [line for line in main if not _RAW.fullmatch(line)] + [f"{key}: {value}" for key, value in lines]
-    return "\n".join(body + ([""] + rest if rest else [])) + "\n"
+    return "\n".join(body + (["", *rest] if rest else [])) + "\n"
+
+
+def pending(conf: Iterable[RawLine], running: Iterable[RawLine]) -> list[str]:
+    """What of the raw lines a running container lacks or still has, by key.
+
+    ``running``: the lines that PVE started it with, most of which PVE made itself; of those only what we could have
+    written counts.
+    """
+    conf, running = list(conf), list(running)
+    missing = {key for key, value in conf if (key, value) not in running}
+    ours = [line for line in running if _speaks_of(line) in (MEMLOCK, _SHM) or re.match(r"/dev/nvidia", line[1])]
+    return sorted(missing | {key for key, value in ours if (key, value) not in conf})

@@ -1,4 +1,4 @@
-"""Property strings: what we write, PVE's own schema accepts; what says the same is equal; read and written are inverse."""
+"""Property strings: PVE's own schema accepts what we write, and what says the same is equal."""
 
 from __future__ import annotations
 
