@@ -12,7 +12,7 @@ version_added: 0.1.0
 author: Groundstate contributors (@groundstate)
 description:
   - Declares one container. What differs is changed, in both directions, so that a feature, mount, network or device
-    that is no longer in its list is removed. An option that is left away says nothing, and what the container has stays.
+    that is no longer in its list is removed. An option that is left away says nothing: what the container has stays.
   - GPUs are passed through as C(devN), found by index, PCI address or UUID at each run. An old container that has them
     as raw C(lxc.cgroup2.devices.allow) and C(lxc.mount.entry) lines is brought over to that.
   - Changes that Proxmox VE cannot make to a running container are returned as RV(pending), and take effect with a
@@ -142,13 +142,13 @@ options:
       Features, a property string (V(nesting=1,keyctl=1)) or a dictionary; those that are not in it are taken away.
     type: raw
   devices:
-    description: Other devices, each a path, a property string (V(/dev/kvm,gid=104)) or a dictionary; told apart by path.
+    description: Other devices, each a path, a property string (V(/dev/kvm,gid=104)) or a dictionary.
     type: list
     elements: raw
   gpus:
     description: >-
-      V(all), or the GPUs by index (as nvidia-smi counts), PCI address or UUID; V([]) for none. Needs O(transport=local) or
-      O(transport=openssh).
+      V(all), or the GPUs by index (as nvidia-smi counts), PCI address or UUID; V([]) for none. Needs O(transport=local)
+      or O(transport=openssh).
     type: list
     elements: str
   gpu_gid:
@@ -169,8 +169,8 @@ options:
     default: false
   memlock:
     description: >-
-      Limit of locked memory, V(unlimited) or a size, which NCCL and pinned buffers need. A raw line of the container's file,
-      for which Proxmox VE has no key; left away, ours is removed.
+      Limit of locked memory, V(unlimited) or a size, which NCCL and pinned buffers need. A raw line of the
+      container's file, as Proxmox VE has no key for it; left away, ours is removed.
     type: str
   shm_size:
     description: Size of C(/dev/shm), as V(64G); another such line. Without it, half the memory of the node.

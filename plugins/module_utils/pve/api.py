@@ -64,8 +64,7 @@ def option_of(key: str) -> str:
 
 def _named(key: str, sent: Mapping[str, str]) -> str:
     """A parameter as the user knows it, with the value that was sent."""
-    option = option_of(key)
-    value = f"{key}={sent[key]}" if key in sent else key
+    option, value = option_of(key), f"{key}={sent[key]}" if key in sent else key
     return f"{option} ({value})" if option != key else value
 
 

@@ -97,7 +97,7 @@ def _mount(option: Any, where: str) -> Values:
     values = _volume("mp", option, where)
     if not values["mp"].startswith("/"):
         raise ValueError(f"{where}: mp: {values['mp']!r} is no absolute path in the container")
-    return {**values, "mp": "/" + values["mp"].strip("/")}
+    return values
 
 
 def _volume(kind: str, option: Any, where: str) -> Values:

@@ -180,12 +180,14 @@ class _Job:
             report = nvidia.parse(out)
         except (ShellError, ValueError) as error:
             raise PveError(
-                f"gpus: the driver on {self.result.node} cannot be asked: {error}; the role proxmox_node_gpu brings it up"
+                f"gpus: the driver on {self.result.node} cannot be asked: {error}; "
+                "the role proxmox_node_gpu brings it up"
             ) from error
         if status != 0 or not report.gpus:
             said = " ".join((err or out).split())[:200] if status else "it knows no GPU"
             raise PveError(f"gpus: nvidia-smi on {self.result.node} failed: {said}")
-        caps = self.caps() if self.options["gpu_caps"] else []
+        # Each node in the folder: the folder itself cannot be passed through.
+        caps = self.api.shell.character_devices(passthrough.CAPS) if self.options["gpu_caps"] else []
         wanted = passthrough.paths(passthrough.choose(report.gpus, names), self.options["gpu_modeset"], caps)
         return [self.gpu_device(path) for path in wanted]
 
@@ -194,12 +196,6 @@ class _Job:
         if not re.fullmatch(r"0[0-7]{3}", mode):
             raise ValueError(f"gpu_mode: {mode!r} is no mode: write it in quotes, with four octal digits, like '0666'")
         return {"path": path, "mode": mode, "gid": str(self.options["gpu_gid"])}
-
-    def caps(self) -> list[str]:
-        """The character devices in /dev/nvidia-caps; the folder itself cannot be passed through."""
-        assert self.api.shell is not None
-        out = self.api.shell.check(["find", passthrough.CAPS, "-maxdepth", "1", "-type", "c"])
-        return sorted(out.split())
 
     def check_devices(self, declared: Declared) -> None:
         """Refuse what is no device, before anything is changed: PVE would only at the start."""

@@ -77,8 +77,7 @@ def make_plan(declared: Declared, config: Config, raw_lines: list[note.RawLine] 
         if values is not None and _essence(key, values) != _essence(
             key, parsed(key, config[key]) if key in config else {}
         ):
-            text = properties.render(key, _essence(key, values)) if _essence(key, values) else None
-            plan.set(key, text)
+            plan.set(key, properties.render(key, _essence(key, values)) if _essence(key, values) else None)
     if declared.rootfs is not None:
         _volume(plan, "rootfs", declared.rootfs, config, "rootfs")
     if declared.networks is not None:

@@ -27,7 +27,7 @@ Option = Union[str, Mapping[str, Any]]
 class Property:
     """What one key may hold. ``default`` is what PVE takes without it (in our spelling), "" where there is none."""
 
-    kind: str = "text"  # bool, int, number, size, set (of words with ; between), mac, device, text
+    kind: str = "text"  # bool, int, number, size, set (of words with ; between), mac, device, folder, text
     default: str = ""
     pattern: str = ""
     low: int = 0
@@ -38,7 +38,7 @@ class Property:
 _FLAG = Property("bool", "0")
 _WORD = Property(pattern=r"[-_.A-Za-z0-9]+")
 _VOLUME = {
-    "volume": Property(required=True),
+    "volume": Property("folder", required=True),  # or storage:name
     "acl": Property("bool"),  # unset, it is inherited
     "idmap": Property(pattern=r"passthrough|[ug]:\d+:\d+:[1-9]\d*(?:;[ug]:\d+:\d+:[1-9]\d*)*"),
     "mountoptions": Property("set", pattern=r"discard|lazytime|noatime|nodev|noexec|nosuid"),
@@ -67,7 +67,7 @@ KINDS: dict[str, dict[str, Property]] = {
         "trunks": Property("set", pattern=r"\d+"),
         "type": Property(default="veth", pattern="veth"),
     },
-    "mp": {**_VOLUME, "mp": Property(required=True), "backup": _FLAG, "keepattrs": _FLAG},
+    "mp": {**_VOLUME, "mp": Property("folder", required=True), "backup": _FLAG, "keepattrs": _FLAG},
     "rootfs": _VOLUME,
     "dev": {
         "path": Property("device", required=True),
@@ -162,6 +162,8 @@ def _spelled(rule: Property, value: Any) -> str:
         if not re.fullmatch(r"[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}", text):
             raise ValueError(f"{text!r} is no MAC address")
         return text.upper()
+    if rule.kind == "folder":
+        return text.rstrip("/") or "/"
     if rule.kind == "device" and not _DEVICE.fullmatch(text):
         raise ValueError(f"{text!r} is no device: the path has to start with /dev/, without . and .. in it")
     if rule.pattern and not re.fullmatch(rule.pattern, text, re.ASCII):
@@ -216,7 +218,7 @@ def render(kind: str, values: Mapping[str, str]) -> str:
     """The property string of values that :func:`read` gave: the default key first, then by name."""
     first = _DEFAULT_KEYS.get(kind)
     parts = [f"{key}={values[key]}" for key in sorted(values) if key != first]
-    if first in values:
+    if first and first in values:
         bare = values[first]  # what has an = in it would be taken for a pair
         parts.insert(0, f"{first}={bare}" if "=" in bare else bare)
     return ",".join(parts)

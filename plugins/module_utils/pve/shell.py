@@ -35,6 +35,7 @@ class Shell:
     prefix: tuple[str, ...] = ()
     where: str = "this node"
     sudo: bool = False
+    root: str = ""  # in front of every path; tests have a folder of theirs for the node's files
 
     def run(self, argv: list[str], timeout_s: float = 60.0) -> tuple[int, str, str]:
         """(status, stdout, stderr) of a command. Raises ShellError when it cannot be run or hangs."""
@@ -60,24 +61,29 @@ class Shell:
 
     def read(self, path: str) -> str | None:
         """The text of a file on the node; None when there is none."""
-        status, out, _ = self.run(["cat", "--", path])
+        status, out, _ = self.run(["cat", "--", self.root + path])
         return out if status == 0 else None
 
     def modes(self, paths: list[str]) -> dict[str, int | None]:
         """path -> st_mode, of what a link leads to; None for what is not there."""
         found: dict[str, int | None] = dict.fromkeys(paths)
         if paths:
-            _, out, _ = self.run(["stat", "-L", "-c", "%f %n", "--", *paths])
+            _, out, _ = self.run(["stat", "-L", "-c", "%f %n", "--", *(self.root + path for path in paths)])
             for line in out.splitlines():
                 mode, _, path = line.partition(" ")
-                found[path] = int(mode, 16)
+                found[path[len(self.root) :]] = int(mode, 16)
         return found
+
+    def character_devices(self, folder: str) -> list[str]:
+        """The character devices in a folder of the node; [] when there is none."""
+        _, out, _ = self.run(["find", self.root + folder, "-maxdepth", "1", "-type", "c"])
+        return sorted(line[len(self.root) :] for line in out.splitlines())
 
     def replace_conf(self, vmid: int, old: str, new: str) -> None:
         """Write a container's configuration file, if it still is ``old``. Raises ShellError."""
         digest = hashlib.sha256(old.encode("utf-8")).hexdigest()
-        path = CONF.format(vmid=vmid)
-        status, _, err = self.run(["sh", "-c", _REPLACE, "sh", path, digest, new, _LOCK.format(vmid=vmid)])
+        path, lock = (self.root + name.format(vmid=vmid) for name in (CONF, _LOCK))
+        status, _, err = self.run(["sh", "-c", _REPLACE, "sh", path, digest, new, lock])
         if status != 0:
             raise ShellError(f"{path} on {self.where} could not be written: {' '.join(err.split())}")
 
