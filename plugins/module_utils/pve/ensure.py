@@ -17,7 +17,7 @@ from .api import Api, ApiError, PveError
 from .container import Container, find, shown
 from .declared import Declared, Values, declare
 from .plan import Plan, after, create_parameters, make_plan, root_only
-from .shell import ShellError
+from .shell import Shell, ShellError
 
 Options = Mapping[str, Any]
 
@@ -42,6 +42,26 @@ class Result:
 def ensure(options: Options, api: Api, check: bool, sleep: Callable[[float], None] = time.sleep) -> Result:
     """Bring one container to the state asked for. Raises PveError or ValueError with what is wrong, all at once."""
     return _Job(options, api, check, sleep).run()
+
+
+def driver_gpus(node: Shell, names: list[str]) -> list[nvidia.Gpu]:
+    """The GPUs of a node: from /proc where that says enough for these names, else from nvidia-smi. Raises PveError."""
+    _, text, _ = node.run(["sh", "-c", f"cat {node.root}/proc/driver/nvidia/gpus/*/information"])
+    gpus = passthrough.from_proc(text)
+    nameless = any("?" in one.uuid for one in gpus)
+    if gpus and not (nameless and any(name.upper().startswith("GPU-") for name in names)):
+        return gpus
+    remedy = "the role proxmox_node_gpu brings the driver up"
+    try:
+        status, out, err = node.run(["nvidia-smi", "-q", "-x"], nvidia.TIMEOUT_S * 2)
+        if status != 0:
+            raise ValueError(" ".join((err or out).split())[:200] or f"nvidia-smi ended with status {status}")
+        found = nvidia.parse(out).gpus
+    except (ShellError, ValueError) as error:
+        raise PveError(f"gpus: the driver on {node.where} names no GPU: {error}; {remedy}") from error
+    if not found:
+        raise PveError(f"gpus: the driver on {node.where} has no GPU; {remedy}")
+    return list(found)
 
 
 class _Job:
@@ -175,20 +195,10 @@ class _Job:
                 "gpus: which /dev/nvidiaN belongs to which GPU only the node itself can tell: use transport local or "
                 "openssh, or name the nodes in devices (which needs api_user root@pam with api_password)"
             )
-        try:
-            status, out, err = self.api.shell.run(["nvidia-smi", "-q", "-x"], nvidia.TIMEOUT_S * 2)
-            report = nvidia.parse(out)
-        except (ShellError, ValueError) as error:
-            raise PveError(
-                f"gpus: the driver on {self.result.node} cannot be asked: {error}; "
-                "the role proxmox_node_gpu brings it up"
-            ) from error
-        if status != 0 or not report.gpus:
-            said = " ".join((err or out).split())[:200] if status else "it knows no GPU"
-            raise PveError(f"gpus: nvidia-smi on {self.result.node} failed: {said}")
+        gpus = driver_gpus(self.api.shell, names)
         # Each node in the folder: the folder itself cannot be passed through.
         caps = self.api.shell.character_devices(passthrough.CAPS) if self.options["gpu_caps"] else []
-        wanted = passthrough.paths(passthrough.choose(report.gpus, names), self.options["gpu_modeset"], caps)
+        wanted = passthrough.paths(passthrough.choose(gpus, names), self.options["gpu_modeset"], caps)
         return [self.gpu_device(path) for path in wanted]
 
     def gpu_device(self, path: str) -> Values:

@@ -34,6 +34,37 @@ def pci_address(text: str) -> str | None:
     return f"{int(domain or '0', 16):04x}:{bus}:{device}.{function or 0}".lower()
 
 
+def from_proc(text: str) -> list[nvidia.Gpu]:
+    """The GPUs in the files of /proc/driver/nvidia/gpus, one after the other, with what a pass-through needs to know.
+
+    It costs nothing and needs no nvidia-smi. A GPU that nobody has used yet has question marks in its UUID, though.
+    """
+    found: list[dict[str, str]] = []
+    for line in text.splitlines():
+        key, colon, value = line.partition(":")
+        if key.strip() == "Model":
+            found.append({})
+        if found and colon:
+            found[-1].setdefault(key.strip(), value.strip())
+    complete = [one for one in found if {"GPU UUID", "Bus Location", "Device Minor"} <= set(one)]
+    complete.sort(key=lambda one: pci_address(one["Bus Location"]) or "")
+    return [
+        nvidia.Gpu(
+            index=index,
+            uuid=one["GPU UUID"],
+            pci=one["Bus Location"],
+            name=one["Model"],
+            minor=nvidia.quantity(one["Device Minor"]),
+            memory_total=None,
+            memory_reserved=None,
+            memory_used=None,
+            utilisation=None,
+            mig=None,
+        )
+        for index, one in enumerate(complete)
+    ]
+
+
 def choose(gpus: Iterable[nvidia.Gpu], names: Iterable[str]) -> list[nvidia.Gpu]:
     """The GPUs named. Raises ValueError that lists those that are there."""
     known = list(gpus)

@@ -53,6 +53,27 @@ def test_gpus_by_any_name_and_their_nodes():
     assert passthrough.paths([]) == []
 
 
+def information(pci: str, uuid: str, minor: int) -> str:
+    """A file of /proc/driver/nvidia/gpus, as the driver writes it."""
+    return (
+        f"Model: \t\t NVIDIA H200\nIRQ:   \t\t 186\nGPU UUID: \t {uuid}\nVideo BIOS: \t 96.00.a5.00.01\n"
+        f"Bus Type: \t PCIe\nDMA Size: \t 52 bits\nBus Location: \t {pci}\nDevice Minor: \t {minor}\n"
+    )
+
+
+def test_gpus_from_proc_count_by_pci_address():
+    text = information("0000:41:00.0", "GPU-b", 0) + information("0000:04:00.0", "GPU-a", 1)
+    gpus = passthrough.from_proc(text)
+    assert [(one.index, one.uuid, one.minor) for one in gpus] == [(0, "GPU-a", 1), (1, "GPU-b", 0)]
+    assert passthrough.paths(passthrough.choose(gpus, ["1"]))[0] == "/dev/nvidia0"
+    assert passthrough.from_proc("cat: '/proc/driver/nvidia/gpus/*/information': No such file\n") == []
+
+
+@given(st.text())
+def test_any_text_of_proc_can_be_read(text):
+    assert passthrough.from_proc(text) == []
+
+
 def test_the_node_follows_the_minor_number_not_the_index():
     moved = [nvidia.Gpu(**{**GPUS[0].__dict__, "minor": 5})]
     assert passthrough.paths(passthrough.choose(moved, [GPUS[0].pci]))[0] == "/dev/nvidia5"
