@@ -92,7 +92,6 @@ actions:
 """
 
 import os
-import shutil
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -129,7 +128,7 @@ class Job:
                 )
             missing.insert(0, "nvidia")
         if missing:
-            self.do(f"loaded {', '.join(missing)}", ["modprobe", "-a", *missing])
+            self.do(f"loaded {', '.join(missing)}", [node.program("modprobe") or "modprobe", "-a", *missing])
 
     def make_nodes(self, gpus: list) -> None:
         paths = node.expected(gpus, self.given["modeset"])
@@ -143,7 +142,7 @@ class Job:
             self.do(f"removed {', '.join(other)}, no device", ["rm", "--", *other])
         if not missing and not other:
             return
-        maker = shutil.which("nvidia-modprobe")
+        maker = node.program("nvidia-modprobe")
         if maker is None:
             raise ValueError("nvidia-modprobe is not installed, which makes the device nodes: it comes with the driver")
         minors = [one.minor for one in gpus]

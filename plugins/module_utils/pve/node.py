@@ -17,8 +17,8 @@ from .shell import Shell
 
 UNIT = "groundstate-nvidia-nodes.service"
 UNIT_FOLDER = "/etc/systemd/system"
-_UNIT_TEXT = """# Written by groundstate.llm (proxmox_node_gpu). Loading a module makes no device nodes; a container that starts
-# without them fails, or computes on its CPU.
+_UNIT_TEXT = """# Written by groundstate.llm (proxmox_node_gpu). Loading a module makes no device nodes, and a
+# container that starts without them fails or computes on its CPU.
 [Unit]
 Description=Load the NVIDIA driver and make its device nodes before containers start
 After=systemd-modules-load.service
@@ -34,6 +34,11 @@ WantedBy=multi-user.target
 """
 _ACS = 0x000D  # PCI Express extended capability: access control services
 _REDIRECT = 0x04 | 0x08  # of its control register: requests or completions between peers take the way over the root
+
+
+def program(name: str) -> str | None:
+    """Path of a program of the administrator's, which not every PATH has; None when it is not installed."""
+    return shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin:/usr/bin:/bin")
 
 
 @dataclass
@@ -72,8 +77,8 @@ def wrong_nodes(paths: list[str]) -> tuple[list[str], list[str]]:
 
 def unit_text(minors: list[int], modeset: bool) -> str:
     """The unit that makes the nodes at boot."""
-    modprobe = shutil.which("modprobe") or "/sbin/modprobe"
-    maker = shutil.which("nvidia-modprobe") or "/usr/bin/nvidia-modprobe"
+    modprobe = program("modprobe") or "/sbin/modprobe"
+    maker = program("nvidia-modprobe") or "/usr/bin/nvidia-modprobe"
     commands = [
         f"ExecStart={modprobe} -a nvidia nvidia_uvm" + (" nvidia_modeset" if modeset else ""),
         *(f"ExecStart={' '.join(make_command(maker, minor, modeset))}" for minor in minors),
@@ -139,7 +144,7 @@ def advice(state: str, above: list[Bridge], gpus: int) -> list[str]:
         )
     if state == "translated":
         found.append(
-            "the IOMMU translates addresses: peer-to-peer between GPUs may hang or give zeros; boot with iommu=pt (or off)"
+            "the IOMMU translates addresses: peer-to-peer between GPUs may hang or give zeros; boot with iommu=pt or off"
         )
     return found
 
@@ -156,8 +161,11 @@ def loaded_version() -> str:
 
 
 def installed_version(shell: Shell) -> str:
-    """Version of the kernel module on disk, which the next boot loads; "" when there is none."""
-    status, out, _ = shell.run(["modinfo", "-F", "version", "nvidia"])
+    """Version of the kernel module on disk, which the next boot loads; "" when there is none that modinfo finds."""
+    modinfo = program("modinfo")
+    if modinfo is None:
+        return ""
+    status, out, _ = shell.run([modinfo, "-F", "version", "nvidia"])
     return out.strip() if status == 0 else ""
 
 
