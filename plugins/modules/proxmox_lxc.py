@@ -12,7 +12,7 @@ version_added: 0.1.0
 author: Groundstate contributors (@groundstate)
 description:
   - Declares one container. What differs is changed, in both directions, so that a feature, mount, network or device
-    that is no longer in its list is removed. An option that is left away says nothing: what the container has stays.
+    that is no longer in its list is removed. An option that is left away leaves what the container has.
   - GPUs are passed through as C(devN), found by index, PCI address or UUID at each run. An old container that has them
     as raw C(lxc.cgroup2.devices.allow) and C(lxc.mount.entry) lines is brought over to that.
   - Changes that Proxmox VE cannot make to a running container are returned as RV(pending), and take effect with a
