@@ -19,9 +19,9 @@ node() {
     [[ -s $bed/node ]] || return 0
     read -r pid start <"$bed/node"
     line=$(cat "/proc/$pid/stat" 2>/dev/null) || return 0
-    # The name of the program, in brackets, may hold spaces; the start time is the 20th word after it.
+    # The name of the program, in brackets, may hold spaces; after it the state, and as the 20th word the start time.
     read -ra words <<<"${line##*) }"
-    [[ ${words[19]} != "$start" ]] || echo "$pid"
+    [[ ${words[0]} == Z || ${words[19]} != "$start" ]] || echo "$pid"
 }
 
 enter() {

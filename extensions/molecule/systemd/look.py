@@ -1,4 +1,4 @@
-"""Print as JSON what systemd and /proc say of the unit of the server ``bed``; run on its host by ansible.builtin.script."""
+"""Print as JSON what systemd and /proc say of the unit of the server ``bed``; ansible.builtin.script runs it there."""
 
 import glob
 import json
