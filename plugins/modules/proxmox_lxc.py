@@ -170,10 +170,10 @@ options:
   memlock:
     description: >-
       Limit of locked memory, V(unlimited) or a size, which NCCL and pinned buffers need. A raw line of the
-      container's file, as Proxmox VE has no key for it; left away, ours is removed.
+      container's file, as Proxmox VE has no key for it; V("") removes ours.
     type: str
   shm_size:
-    description: Size of C(/dev/shm), as V(64G); another such line. Without it, half the memory of the node.
+    description: Size of C(/dev/shm), as V(64G); another such line. Without one it is half the memory of the node.
     type: str
   onboot:
     description: Whether it starts with the node.

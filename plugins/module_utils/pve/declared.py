@@ -53,7 +53,8 @@ class Declared:
     unprivileged: bool | None = None
     tags: list[str] | None = None
     description: str | None = None
-    raw: list[note.RawLine] = field(default_factory=list)
+    memlock: str | None = None
+    shm_size: str | None = None
 
 
 def storage_of(volume: str) -> str:
@@ -160,6 +161,7 @@ def declare(options: Mapping[str, Any], gpus: list[Values] | None = None) -> Dec
         wrong.append(
             f"devices: {', '.join(ours)}: NVIDIA's are for the option gpus; name them there or leave gpus away"
         )
+    attempt(raw.wanted, options.get("memlock"), options.get("shm_size"))
     declared = Declared(
         plain=plain,
         startup=attempt(_pairs, "startup", options.get("startup")),
@@ -174,7 +176,8 @@ def declare(options: Mapping[str, Any], gpus: list[Values] | None = None) -> Dec
         unprivileged=options.get("unprivileged"),
         tags=None if options.get("tags") is None else note.tags(";".join(str(one) for one in options["tags"])),
         description=options.get("description"),
-        raw=attempt(raw.wanted, options.get("memlock"), options.get("shm_size")) or [],
+        memlock=options.get("memlock"),
+        shm_size=options.get("shm_size"),
     )
     if wrong:
         raise ValueError("; ".join(wrong))

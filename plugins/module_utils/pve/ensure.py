@@ -12,7 +12,7 @@ from typing import Any
 
 from .. import nvidia
 from . import api as pve_api
-from . import note, passthrough
+from . import note, passthrough, raw
 from .api import Api, ApiError, PveError
 from .container import Container, find, shown
 from .declared import Declared, Values, declare
@@ -171,7 +171,7 @@ class _Job:
                 return
         else:
             status = "running" if container.running else "stopped"
-            lines, _ = container.raw_target(declared.raw, declared.gpus is not None)
+            lines, _ = self.raw_lines(container, declared)
             self.result.before = shown(container.there, lines, status)
             self.update(container, declared)
         self.power(container, state)
@@ -229,7 +229,7 @@ class _Job:
         return [pve_api.root_only_sentence(self.api.who, keys, put)] if keys else []
 
     def raw_needs_shell(self, declared: Declared) -> list[str]:
-        if declared.raw and self.api.shell is None:
+        if (declared.memlock or declared.shm_size) and self.api.shell is None:
             return ["memlock and shm_size are lines of the node's own file: use transport local or openssh"]
         return []
 
@@ -248,14 +248,16 @@ class _Job:
             wrong.append(str(error))
         wrong += self.forbidden(parameters, [], {}, parameters.get("unprivileged", "1") == "1")
         self.refuse(wrong, "made")
-        self.result.after = shown(parameters, declared.raw, "running" if options["state"] == "started" else "stopped")
+        self.result.after = shown(
+            parameters, self.raw_wanted(container, declared), "running" if options["state"] == "started" else "stopped"
+        )
         if self.check:
             self.result.actions.append("cloned" if source else "created")
             if options["state"] == "started":
                 self.result.actions.append("started")
             return False
         if source:
-            parameters["description"] = note.write("", options.get("description"), declared.raw)
+            parameters["description"] = note.write("", options.get("description"), self.raw_wanted(container, declared))
             parameters.update(newid=str(container.vmid), full="1" if options["full_clone"] else "0")
             if options.get("storage"):
                 parameters["storage"] = options["storage"]
@@ -270,13 +272,22 @@ class _Job:
         self.update(container, declared)
         return True
 
+    @staticmethod
+    def raw_wanted(container: Container, declared: Declared) -> list[note.RawLine]:
+        """The raw lines of ours, as declared."""
+        ours = note.raw_lines((container.config or {}).get("description", ""))
+        return raw.wanted(declared.memlock, declared.shm_size, ours)
+
+    def raw_lines(self, container: Container, declared: Declared) -> tuple[list[note.RawLine], list[note.RawLine]]:
+        """(the raw lines that are there, the raw lines as they should be)."""
+        return container.raw_target(self.raw_wanted(container, declared), declared.gpus is not None)
+
     def plan(self, container: Container, declared: Declared) -> Plan:
-        lines = declared.raw if self.api.shell else None
-        return make_plan(declared, container.there, lines)
+        return make_plan(declared, container.there, self.raw_wanted(container, declared) if self.api.shell else None)
 
     def update(self, container: Container, declared: Declared) -> None:
         plan = self.plan(container, declared)
-        lines, wanted = container.raw_target(declared.raw, declared.gpus is not None)
+        lines, wanted = self.raw_lines(container, declared)
         config = container.there
         unprivileged = config.get("unprivileged", "0") == "1"
         raw_changes = self.api.shell is not None and lines != wanted
@@ -320,7 +331,7 @@ class _Job:
         result = self.result
         result.status = "running" if container.running else "stopped"
         result.config = container.there
-        lines, _ = container.raw_target(declared.raw, declared.gpus is not None)
+        lines, _ = self.raw_lines(container, declared)
         result.raw = [f"{key}: {value}" for key, value in lines]
         if not self.check:
             result.after = shown(container.there, lines, result.status)

@@ -143,9 +143,7 @@ def advice(state: str, above: list[Bridge], gpus: int) -> list[str]:
             "setpci on each bridge (its ACS control to 0); NCCL_P2P_DISABLE=1 is the way round"
         )
     if state == "translated":
-        found.append(
-            "the IOMMU translates addresses: peer-to-peer between GPUs may hang or give zeros; boot with iommu=pt or off"
-        )
+        found.append("the IOMMU translates addresses: peer-to-peer may hang or give zeros: boot with iommu=pt or off")
     return found
 
 

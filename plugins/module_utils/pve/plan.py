@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from . import note, properties
+from . import note, properties, raw
 from .declared import PLAIN, Declared, Values, is_bind, new_size, plain_text, storage_of
 from .passthrough import is_nvidia
 
@@ -258,7 +258,11 @@ def create_parameters(declared: Declared) -> Values:
     """The keys of a new container. Raises ValueError when something is missing that PVE cannot choose."""
     if declared.rootfs is None or new_size(declared.rootfs["volume"]) is None:
         raise ValueError("rootfs: a new container needs storage and size, like {storage: local-lvm, size: 64G}")
-    plan = make_plan(Declared(**{**declared.__dict__, "rootfs": None, "unprivileged": None}), {}, list(declared.raw))
+    plan = make_plan(
+        Declared(**{**declared.__dict__, "rootfs": None, "unprivileged": None}),
+        {},
+        raw.wanted(declared.memlock, declared.shm_size),
+    )
     parameters = dict(plan.put)
     parameters["rootfs"] = properties.render("rootfs", declared.rootfs)
     parameters["unprivileged"] = "0" if declared.unprivileged is False else "1"

@@ -36,15 +36,18 @@ def _main(conf: str) -> list[str]:
     return lines[: next((index for index, line in enumerate(lines) if line.startswith("[")), len(lines))]
 
 
-def wanted(memlock: str | None, shm_size: str | None) -> list[RawLine]:
-    """The lines for a limit of locked memory (``unlimited`` or a size) and a size of /dev/shm. Raises ValueError."""
-    found = []
+def wanted(memlock: str | None, shm_size: str | None, ours: Iterable[RawLine] = ()) -> list[RawLine]:
+    """The lines for a limit of locked memory (``unlimited`` or a size) and a size of /dev/shm.
+
+    "" asks for no line; None leaves what is in ``ours``, the lines that we added before. Raises ValueError.
+    """
+    found = [line for line in ours if (memlock if _speaks_of(line) == MEMLOCK else shm_size) is None]
     if memlock:
         found.append((MEMLOCK, memlock if memlock == "unlimited" else str(_size("memlock", memlock))))
     if shm_size:
         size = _size("shm_size", shm_size)
         found.append((MOUNT, f"tmpfs {_SHM} tmpfs rw,nosuid,nodev,mode=1777,size={size},create=dir 0 0"))
-    return found
+    return sorted(found)
 
 
 def _size(name: str, text: str) -> int:
