@@ -73,19 +73,19 @@ class Node:
         return str(caught.value)
 
 
-@pytest.fixture(params=[(), ("sh", "-c")], ids=["local", "as-ssh"])
-def node(request, fakepve, fakepve_cafile, tmp_path, monkeypatch):
-    """Here, and as ssh does it: the command as one text, which a shell takes apart again."""
+@pytest.fixture
+def node(fakepve, fakepve_cafile, tmp_path, monkeypatch):
     folder = tmp_path / "bin"
     folder.mkdir()
     pvesh = folder / "pvesh"
-    pvesh.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{TOOL}" "$@"\n')
+    pvesh.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "{TOOL}" "$@"\n')
     pvesh.chmod(0o755)
     root = tmp_path / "node with a blank"
-    told = {"url": fakepve.url, "ca": str(fakepve_cafile), "root": str(root)}
+    ticket, csrf = fakepve.issue_ticket("root@pam")
+    told = {"url": fakepve.url, "ca": str(fakepve_cafile), "ticket": ticket, "csrf": csrf, "root": str(root)}
     monkeypatch.setenv("GROUNDSTATE_TEST_PVE", json.dumps(told))
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-    return Node(fakepve, root, Shell(request.param, root=str(root)))
+    return Node(fakepve, root, Shell(root=str(root)))
 
 
 def test_a_container_with_gpus_and_raw_lines(node):
@@ -164,6 +164,15 @@ def test_errors_of_pvesh_are_sentences(node):
     said = node.refused(template="local:vztmpl/gone.tar.zst")
     assert "creating container 129 failed" in said
     assert "does not exist" in said
+
+
+def test_a_command_survives_the_shell_at_the_other_end_of_ssh(node):
+    """ssh hands the command over as one text, which a shell takes apart again."""
+    node.api.shell = Shell(("sh", "-c"), root=str(node.root))
+    made = node.run(description='It\'s "mine"; $HOME `id` \\ *', gpus=["0"], state="present")
+    assert made.actions == ["created", "changed lxc.mount.entry, lxc.prlimit.memlock"]
+    assert 'It\'s "mine"; $HOME `id` \\ *\n' in node.pve.ct(129).config["description"]
+    assert SHM in node.raw()
 
 
 def test_a_file_that_changed_meanwhile_is_not_overwritten(node):

@@ -1,47 +1,45 @@
 #!/usr/bin/env python3
 """A pvesh whose node is a test server of the API, with the node's files in a folder: ID.conf, and what starts wrote.
 
-Told where by GROUNDSTATE_TEST_PVE: {"url", "ca", "root"}. It answers as pvesh does: JSON, the log of a task before it,
-errors with status 400 and usage on stderr, and it waits for tasks.
+Told where by GROUNDSTATE_TEST_PVE: {"url", "ca", "ticket", "csrf", "root"}. It answers as pvesh does: JSON, the log of
+a task before it, errors with status 400 and usage on stderr.
 """
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
 import ssl
 import sys
-import urllib.error
 import urllib.parse
-import urllib.request
 
 TOLD = json.loads(os.environ["GROUNDSTATE_TEST_PVE"])
 METHODS = {"get": "GET", "create": "POST", "set": "PUT", "delete": "DELETE"}
 
 
 class Api:
-    """The test server, logged in to. With the standard library alone: it starts ten times as fast."""
+    """The test server, over one connection and with the standard library alone: it is started for every call."""
 
     def __init__(self):
-        self.context = ssl.create_default_context(cafile=TOLD["ca"])
-        self.headers: dict[str, str] = {}
-        _, ticket = self.request("POST", "/access/ticket", {"username": "root@pam", "password": "secret"})
+        host = urllib.parse.urlsplit(TOLD["url"])
+        context = ssl.create_default_context(cafile=TOLD["ca"])
+        self.connection = http.client.HTTPSConnection(host.hostname, host.port, timeout=60, context=context)
         self.headers = {
-            "Cookie": "PVEAuthCookie=" + json.dumps(ticket["data"]["ticket"]),
-            "CSRFPreventionToken": ticket["data"]["CSRFPreventionToken"],
+            "Cookie": "PVEAuthCookie=" + json.dumps(TOLD["ticket"]),
+            "CSRFPreventionToken": TOLD["csrf"],
+            "Content-Type": "application/x-www-form-urlencoded",
         }
 
     def request(self, method: str, path: str, given: dict[str, str]) -> tuple[int, dict]:
-        url, text = TOLD["url"] + "/api2/json" + path, urllib.parse.urlencode(given)
-        body = text.encode() if method in ("POST", "PUT") else None
-        asked = urllib.request.Request(url if body is not None or not text else f"{url}?{text}", body, self.headers)
-        asked.method = method
-        try:
-            with urllib.request.urlopen(asked, timeout=60, context=self.context) as answer:
-                return answer.status, json.load(answer)
-        except urllib.error.HTTPError as error:
-            return error.code, json.load(error)
+        path, text = "/api2/json" + path, urllib.parse.urlencode(given)
+        if method in ("POST", "PUT"):
+            self.connection.request(method, path, text, self.headers)
+        else:
+            self.connection.request(method, f"{path}?{text}", headers=self.headers)
+        answer = self.connection.getresponse()
+        return answer.status, json.load(answer)
 
 
 def paths(vmid: str) -> tuple[str, str]:
