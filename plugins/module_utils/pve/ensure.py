@@ -46,7 +46,7 @@ def ensure(options: Options, api: Api, check: bool, sleep: Callable[[float], Non
 
 def driver_gpus(node: Shell, names: list[str]) -> list[nvidia.Gpu]:
     """The GPUs of a node: from /proc where that says enough for these names, else from nvidia-smi. Raises PveError."""
-    _, text, _ = node.run(["sh", "-c", f"cat {node.root}/proc/driver/nvidia/gpus/*/information"])
+    _, text, _ = node.run(["sh", "-c", 'cat "$1"/proc/driver/nvidia/gpus/*/information', "sh", node.root])
     gpus = passthrough.from_proc(text)
     nameless = any("?" in one.uuid for one in gpus)
     if gpus and not (nameless and any(name.upper().startswith("GPU-") for name in names)):

@@ -65,7 +65,8 @@ def error_of(text: str) -> ApiError:
         if said:
             status, message = int(said.group(1)), [said.group(2)]
         elif parameter and status == 400:
-            errors[parameter.group(1).partition(".")[0]] = parameter.group(0)
+            key, dot, inner = parameter.group(1).partition(".")
+            errors[key] = f"{inner}: {parameter.group(2)}" if dot else parameter.group(2)
         elif line.strip():
             message.append(line.strip())
     return ApiError(status, " ".join(message), errors)
