@@ -107,11 +107,12 @@ def get(path: str, options: dict[str, str]) -> Any:
 def create(vmid: str, template: str, options: dict[str, str]) -> None:
     """Make a container; the API takes the public keys themselves, pct a file with them. Raises PveError."""
     with tempfile.NamedTemporaryFile("w", encoding="utf-8") as keys:
-        keys.write(options.get("ssh-public-keys", "") + "\n")
-        keys.flush()
-        node.create(
-            vmid, template, {**options, "ssh-public-keys": keys.name} if "ssh-public-keys" in options else options
-        )
+        given = dict(options)
+        if "ssh-public-keys" in given:
+            keys.write(given["ssh-public-keys"] + "\n")
+            keys.flush()
+            given["ssh-public-keys"] = keys.name
+        node.create(vmid, template, given)
 
 
 def change(verb: str, path: str, options: dict[str, str]) -> Any:
