@@ -29,7 +29,7 @@ enter() {
     pid=$(node)
     [[ -n $pid ]] || { echo "no node is up in $bed: run $0 up first" >&2; return 1; }
     # env -i: the node is another machine, which does not know what this shell was told.
-    nsenter --target "$pid" --mount --uts --ipc --net --pid --cgroup --wd=/root \
+    nsenter --target "$pid" --mount --uts --ipc --net --pid --cgroup --wdns=/root \
         /usr/bin/env -i HOME=/root USER=root LANG=C.UTF-8 TERM="${TERM:-dumb}" \
         PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$@"
 }

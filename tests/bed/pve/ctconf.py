@@ -35,6 +35,11 @@ class Config:
         self.options, self.pending, self.delete = self.wanted(), {}, []
 
 
+def encoded(text: str) -> str:
+    """A description as Proxmox writes and prints it."""
+    return quote(text, safe=_PLAIN)
+
+
 def path(vmid: str) -> str:
     return f"{FOLDER}/{vmid}.conf"
 
@@ -78,7 +83,7 @@ def load(vmid: str) -> Config:
 def save(vmid: str, config: Config) -> None:
     """Write a container's file, whole or not at all."""
     described = config.options.get("description", "")
-    lines = [f"#{quote(line, safe=_PLAIN)}" for line in described.splitlines()]
+    lines = [f"#{encoded(line)}" for line in described.splitlines()]
     lines += [f"{name}: {value}" for name, value in sorted(config.options.items()) if name != "description"]
     lines += [f"{name}: {value}" for name, value in config.raw]
     if config.pending or config.delete:
@@ -86,7 +91,7 @@ def save(vmid: str, config: Config) -> None:
         if config.delete:
             lines.append(f"delete: {','.join(sorted(config.delete))}")
         for name, value in sorted(config.pending.items()):
-            lines.append(f"{name}: {quote(value, safe=_PLAIN) if name == 'description' else value}")
+            lines.append(f"{name}: {encoded(value) if name == 'description' else value}")
     new = f"{path(vmid)}.new"
     with open(new, "w", encoding="utf-8") as target:
         target.write("".join(f"{line}\n" for line in lines))

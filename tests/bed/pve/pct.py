@@ -34,7 +34,7 @@ def parse(words: Iterable[str], flags: Iterable[str] = ()) -> dict[str, str]:
 def show(vmid: str, current: bool) -> None:
     config = ctconf.load(vmid)
     for name, value in sorted((config.options if current else config.wanted()).items()):
-        print(f"{name}: {ctconf.quote(value) if name == 'description' else value}")
+        print(f"{name}: {ctconf.encoded(value) if name == 'description' else value}")
     for name, value in config.raw:
         print(f"{name}: {value}")
 

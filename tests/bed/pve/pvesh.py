@@ -7,6 +7,7 @@ import json
 import os
 import re
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -103,19 +104,23 @@ def get(path: str, options: dict[str, str]) -> Any:
     raise PveError(f"No 'get' handler defined for '{path}'", 2)
 
 
+def create(vmid: str, template: str, options: dict[str, str]) -> None:
+    """Make a container; the API takes the public keys themselves, pct a file with them. Raises PveError."""
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8") as keys:
+        given = dict(options)
+        if "ssh-public-keys" in given:
+            keys.write(given["ssh-public-keys"] + "\n")
+            keys.flush()
+            given["ssh-public-keys"] = keys.name
+        node.create(vmid, template, given)
+
+
 def change(verb: str, path: str, options: dict[str, str]) -> Any:
     """Answer a POST (create), PUT (set) or DELETE. Raises PveError."""
     at = f"/nodes/{ctconf.NODE}/lxc"
     if verb == "create" and path == at:
-        keys = options.pop("ssh-public-keys", "")
-        key_file = ""
-        if keys:  # the API takes the keys themselves, pct a file
-            key_file = f"{ctconf.FOLDER}/../.keys"
-            with open(key_file, "w", encoding="utf-8") as target:
-                target.write(f"{keys}\n")
-        given = {**options, **({"ssh-public-keys": key_file} if key_file else {})}
-        vmid, template = given.pop("vmid", ""), given.pop("ostemplate", "")
-        return task("vzcreate", vmid, lambda: node.create(vmid, template, given))
+        vmid, template = options.pop("vmid", ""), options.pop("ostemplate", "")
+        return task("vzcreate", vmid, lambda: create(vmid, template, options))
     if verb == "set" and (found := re.fullmatch(rf"{at}/(\d+)/config", path)):
         node.update(found[1], options)
         return None
