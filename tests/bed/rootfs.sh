@@ -30,7 +30,8 @@ if [[ ! -s $tar ]]; then
         --customize-hook='rm -f "$1"/etc/ssh/ssh_host_*_key* "$1"/etc/hostname; : > "$1"/etc/machine-id' \
         "$suite" "$new/rootfs.tar" >&2
     mv "$new/rootfs.tar" "$tar"
-    # Of older recipes.
-    find "$cache" -maxdepth 1 -name 'debian-*.tar' ! -samefile "$tar" -delete
 fi
+# Those of recipes that nobody has used for a month; another checkout may have another recipe.
+touch "$tar"
+find "$cache" -maxdepth 1 -name 'debian-*.tar' -mtime +30 -delete
 echo "$tar"
