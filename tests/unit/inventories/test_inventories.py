@@ -14,6 +14,7 @@ import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible_collections.groundstate.llm.plugins.module_utils import declaration, nccl_profiles
 from ansible_collections.groundstate.llm.plugins.module_utils.engines import get_engine
+from ansible_collections.groundstate.llm.plugins.module_utils.pve.declared import declare
 
 ROOT = Path(__file__).parents[3]
 SPECS = {
@@ -92,7 +93,7 @@ def test_every_variable_is_known_to_a_role_and_fits_its_spec(rendered, inventory
                     options[name] = option
     required = {name for name, option in options.items() if option.get("required")}
     for host, variables in rendered[inventory].items():
-        ours = {name: value for name, value in variables.items() if not name.startswith("proxmox_")}
+        ours = dict(variables)
         assert set(ours) <= set(options), f"{host}: unknown {sorted(set(ours) - set(options))}"
         assert required <= set(ours), f"{host}: missing {sorted(required - set(ours))}"
         result = ArgumentSpecValidator({name: options[name] for name in ours}).validate(ours)
@@ -122,7 +123,15 @@ def test_the_storys_server_gets_the_storys_command_line(rendered):
     )
     assert made["env"] == {"SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1"}
     assert get_engine("sglang").expected_workers(made) == 8
-    assert variables["proxmox_lxc"] == {"node": "pve1", "vmid": 129, "gpus": "all", "mounts": ["/shared", "/data"]}
+    container = variables["proxmox_lxc"]
+    assert [container[key] for key in ("node", "vmid", "gpus", "mounts")] == [
+        "pve1",
+        129,
+        ["all"],
+        ["/shared", "/data"],
+    ]
+    # What preflight cannot know of property strings, the module's own reader does.
+    assert [one["mp"] for one in declare(container).mounts or []] == ["/shared", "/data"]
     shipped = yaml.safe_load((ROOT / "roles/nccl_profile/vars/main.yml").read_text())["nccl_profile_shipped"]
     assert dict(nccl_profiles.resolve(variables["nccl_profile_name"], shipped).variables) == {
         "NCCL_PROTO": "LL",
