@@ -4,12 +4,15 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from ..module_utils import declaration, nccl_profiles, workload
 from ..module_utils.engines import get_engine
 from ..module_utils.preflight.checks import problem
+from ..module_utils.venvs import bundle
 from . import specs
 
 CPU_LOCKS = ("vllm_cpu",)
@@ -36,6 +39,7 @@ def derive(values: Mapping[str, Any], roles: list[str], arguments: Mapping[str, 
         _profile(values, loader, problems)
     environment = {}
     if "ml_env" in roles:
+        _bundle(values, problems)
         environment = _environment(values, loader)
     elif "llm_server" in roles:
         # The server alone: nothing makes its environment, so that it has to be there, whatever lock it came from.
@@ -111,6 +115,20 @@ def _profile(values: Mapping[str, Any], loader: Any, problems: list[dict[str, st
     except ValueError as error:
         where = specs.place("nccl_profiles" if name in values["nccl_profiles"] else "nccl_profile_name", name)
         problems.append(problem(str(error), where, "Correct the profile, or choose another"))
+
+
+def _bundle(values: Mapping[str, Any], problems: list[dict[str, str]]) -> None:
+    """A bundle on the controller is read here, where it is, before any host copies it."""
+    path = os.path.expanduser(values.get("ml_env_bundle") or "")
+    if not path or re.match(r"https?://", path):
+        return
+    try:
+        bundle.read_manifest(path)
+    except FileNotFoundError:
+        fix = "Make it with playbooks/bundle.yml, or correct the path (it is one on the controller)"
+        problems.append(problem(f"{path} does not exist", "ml_env_bundle", fix))
+    except (bundle.Unusable, OSError) as error:
+        problems.append(problem(str(error), "ml_env_bundle", ""))  # the remedy is part of it
 
 
 def _environment(values: Mapping[str, Any], loader: Any) -> dict[str, Any]:
