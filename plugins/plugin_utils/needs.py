@@ -141,6 +141,8 @@ def _environment(values: Mapping[str, Any], loader: Any) -> dict[str, Any]:
         "python": values.get("ml_env_python") or "auto",
         "python_range": data.get("python", ""),
         "platform": data.get("platform", ""),
+        "cuda": data.get("cuda", ""),
+        "compute_capability": data.get("compute_capability", ""),
         # The one before stays while the new one is built, and the wheels are downloaded first.
         "size_mib": 2 * int(data.get("size_mib", 0)) + 512,
     }
