@@ -165,6 +165,16 @@ def parse_memory(text: str) -> dict[str, int | None]:
     return found
 
 
+def parse_capabilities(text: str) -> dict[str, str]:
+    """uuid -> compute capability ("9.0"), from ``--query-gpu=uuid,compute_cap --format=csv,noheader``."""
+    found = {}
+    for line in text.splitlines():
+        uuid, separator, capability = line.partition(",")
+        if separator and re.fullmatch(r"\s*\d+\.\d+\s*", capability):
+            found[uuid.strip()] = capability.strip()
+    return found
+
+
 def select(gpus: Iterable[Gpu], wanted: Iterable[str]) -> list[Gpu]:
     """The GPUs named by index or UUID; ``all`` names every one. Raises ValueError that lists the unknown names."""
     known = list(gpus)
@@ -248,6 +258,16 @@ def query(timeout_s: float = TIMEOUT_S, program: str | None = None, dev: str = "
     if not report.gpus:
         return Answer(False, "the driver reports no GPUs", report)
     return Answer(True, "", report)
+
+
+def capabilities(timeout_s: float = TIMEOUT_S, program: str | None = None) -> dict[str, str]:
+    """uuid -> compute capability; {} when the driver does not tell (those before 510 do not know the question)."""
+    path = program or find_program()
+    try:
+        status, out, _err = run([path or PROGRAM, "--query-gpu=uuid,compute_cap", "--format=csv,noheader"], timeout_s)
+    except OSError:
+        return {}
+    return parse_capabilities(out) if status == 0 else {}
 
 
 def memory_used(timeout_s: float = TIMEOUT_S, program: str | None = None) -> dict[str, int | None]:

@@ -67,7 +67,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ..module_utils import control, ending, servers
 
 # What we make below home, besides the servers' folders, which are removed one by one.
-OURS = ("envs", "models", "cache", "facts.d")
+OURS = ("envs", "bundles", "models", "cache", "facts.d")
 
 
 def main() -> None:

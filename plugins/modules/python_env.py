@@ -103,6 +103,19 @@ options:
     description: One more index, for builds of torch that the others do not have.
     type: str
     default: ""
+  bundle:
+    description:
+      - Path on the host of a bundle with all wheels of the lock, made by M(groundstate.llm.python_bundle). Then no
+        index is asked. It is only read when an environment has to be built; one that is damaged, incomplete, of another
+        lock or for another Python or platform is refused before anything is changed.
+    type: path
+  bundle_missing:
+    description:
+      - What happens when an environment has to be built and the bundle is not on the host, or cannot be used.
+        V(report) changes nothing and returns RV(needs_bundle), so that it is only copied to hosts that need it.
+    type: str
+    choices: [fail, report]
+    default: fail
   size_mib:
     description: Space the environment needs, in MiB. With less free it is refused before anything is downloaded.
     type: int
@@ -137,6 +150,12 @@ EXAMPLES = r"""
     path: /srv/groundstate/envs/llama_cpp
     requirements: "{{ lookup('ansible.builtin.file', 'requirements.txt') }}"
     find_links: [/srv/wheels]
+
+- name: Make it from a bundle
+  groundstate.llm.python_env:
+    path: /srv/groundstate/envs/llama_cpp
+    requirements: "{{ lookup('ansible.builtin.file', 'requirements.txt') }}"
+    bundle: /srv/groundstate/bundles/llama_cpp-cpython-311-linux-x86_64-0f0bdb4c.tar
 """
 
 RETURN = r"""
@@ -169,6 +188,10 @@ changes:
   type: list
   elements: str
   returned: always
+needs_bundle:
+  description: Whether an environment has to be built for which O(bundle) is not on the host yet.
+  type: bool
+  returned: when state is present
 seconds:
   description: Duration of this call.
   type: float
@@ -206,6 +229,7 @@ def specification(params: dict) -> build.Spec:
         sources=Sources(
             params["index_url"], tuple(params["extra_index_urls"]), tuple(params["find_links"]), params["torch_index"]
         ),
+        bundle=params["bundle"] or "",
         size_mib=params["size_mib"],
         keep=max(1, params["keep"]),
         timeout_s=float(params["timeout_s"]),
@@ -248,6 +272,8 @@ def main() -> None:
             "extra_index_urls": {"type": "list", "elements": "str", "default": []},
             "find_links": {"type": "list", "elements": "str", "default": []},
             "torch_index": {"type": "str", "default": ""},
+            "bundle": {"type": "path"},
+            "bundle_missing": {"type": "str", "choices": ["fail", "report"], "default": "fail"},
             "size_mib": {"type": "int", "default": 0},
             "keep": {"type": "int", "default": 2},
             "timeout_s": {"type": "int", "default": 1800},
@@ -265,9 +291,10 @@ def main() -> None:
             result = {"changed": bool(removed), "path": spec.path, "changes": [f"{one} removed" for one in removed]}
             result["diff"] = {"before": "".join(one + "\n" for one in removed), "after": ""}
         else:
-            plan = build.plan(spec) if module.check_mode else build.ensure(spec)
+            later = module.params["bundle_missing"] == "report"
+            plan = build.plan(spec, later) if module.check_mode else build.ensure(spec, later)
             result = {
-                "changed": plan.changed,
+                "changed": plan.changed and (module.check_mode or not plan.needs_bundle),
                 "path": spec.path,
                 "python": f"{spec.path}/bin/python",
                 "hash": plan.hash,
@@ -275,6 +302,7 @@ def main() -> None:
                 "installed": len(plan.items),
                 "python_version": plan.interpreter.version,
                 "changes": describe(plan),
+                "needs_bundle": plan.needs_bundle,
             }
             if module._diff and plan.changed:
                 before = build.listing(plan.before.get("distributions", {}), plan.before.get("extras"))

@@ -4,12 +4,15 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from ..module_utils import declaration, multi_host, nccl_places, nccl_profiles, workload
 from ..module_utils.engines import get_engine
 from ..module_utils.preflight.checks import problem
+from ..module_utils.venvs import bundle
 from . import specs, verdict
 
 CPU_LOCKS = ("vllm_cpu",)
@@ -43,6 +46,7 @@ def derive(values: Mapping[str, Any], roles: list[str], arguments: Mapping[str, 
         _profile(values, loader, problems)
     environment = {}
     if "ml_env" in roles:
+        _bundle(values, problems)
         environment = _environment(values, loader)
     elif "llm_server" in roles:
         # The server alone: nothing makes its environment, so that it has to be there, whatever lock it came from.
@@ -129,6 +133,20 @@ def _profile(values: Mapping[str, Any], loader: Any, problems: list[dict[str, st
         problems.append(problem(str(error), "nccl_profile_places", "Correct the places of the profile"))
 
 
+def _bundle(values: Mapping[str, Any], problems: list[dict[str, str]]) -> None:
+    """A bundle on the controller is read here, where it is, before any host copies it."""
+    path = os.path.expanduser(values.get("ml_env_bundle") or "")
+    if not path or re.match(r"https?://", path):
+        return
+    try:
+        bundle.read_manifest(path)
+    except FileNotFoundError:
+        fix = "Make it with playbooks/bundle.yml, or correct the path (it is one on the controller)"
+        problems.append(problem(f"{path} does not exist", "ml_env_bundle", fix))
+    except (bundle.Unusable, OSError) as error:
+        problems.append(problem(str(error), "ml_env_bundle", ""))  # the remedy is part of it
+
+
 def _environment(values: Mapping[str, Any], loader: Any) -> dict[str, Any]:
     lock = values.get("ml_env_lock") or ""
     data = specs.lock(loader, lock)
@@ -139,6 +157,8 @@ def _environment(values: Mapping[str, Any], loader: Any) -> dict[str, Any]:
         "python": values.get("ml_env_python") or "auto",
         "python_range": data.get("python", ""),
         "platform": data.get("platform", ""),
+        "cuda": data.get("cuda", ""),
+        "compute_capability": data.get("compute_capability", ""),
         # The one before stays while the new one is built, and the wheels are downloaded first.
         "size_mib": 2 * int(data.get("size_mib", 0)) + 512,
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import os
@@ -12,7 +11,6 @@ import subprocess
 import sys
 import textwrap
 import time
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,32 +19,10 @@ from ansible_collections.groundstate.llm.plugins.module_utils.venvs import build
 from ansible_collections.groundstate.llm.plugins.module_utils.venvs.extras import Alias, Extras
 from ansible_collections.groundstate.llm.plugins.module_utils.venvs.installers import Sources
 from ansible_collections.groundstate.llm.plugins.module_utils.venvs.store import MANIFEST, MARKER, Store
+from made_wheels import wheel
 
 ROOT = Path(__file__).parents[2]
 INSTALLERS = ["pip", pytest.param("uv", marks=pytest.mark.skipif(installers.find_uv() is None, reason="no uv here"))]
-
-
-def wheel(folder: Path, name: str, version: str, code: str = "", data: dict[str, str] | None = None) -> str:
-    """Make a wheel of one package; returns its line of a lock, with its hash."""
-    info = f"{name}-{version}.dist-info"
-    content = {
-        f"{name}/__init__.py": code,
-        **{f"{name}/{path}": text for path, text in (data or {}).items()},
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    record = "".join(
-        f"{path},sha256={base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b'=').decode()},"
-        f"{len(text.encode())}\n"
-        for path, text in content.items()
-    )
-    folder.mkdir(exist_ok=True)
-    path = folder / f"{name}-{version}-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        for inside, text in content.items():
-            archive.writestr(inside, text)
-        archive.writestr(f"{info}/RECORD", record + f"{info}/RECORD,,\n")
-    return f"{name}=={version} --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}\n"
 
 
 @pytest.fixture(autouse=True)

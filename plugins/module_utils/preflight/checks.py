@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -236,4 +237,33 @@ def _gpus(wants: Mapping[str, Any], facts: Mapping[str, Any]) -> Iterator[dict[s
         )
 
 
-_RULES = (_python, _home, _disk, _memory, _environment, _program, _models, _port, _privileges, _gpus)
+def _cuda(wants: Mapping[str, Any], facts: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+    """A lock that this driver or these GPUs cannot run installs well and fails when the engine starts."""
+    lock, gpus = wants["environment"], facts["gpus"]
+    if gpus is None or not gpus["available"]:
+        return
+    have, need = _numbers(gpus.get("cuda")), _numbers(lock["cuda"])
+    # Within a major version every driver runs what a newer toolkit of it built.
+    if have and need and have[0] < need[0]:
+        yield problem(
+            f"the lock {lock['lock']} is built with CUDA {lock['cuda']}, driver {gpus['driver']} runs CUDA up to "
+            f"{gpus['cuda']}",
+            "ml_env_lock",
+            f"Update the driver to one that runs CUDA {need[0]}, or choose a lock for CUDA {have[0]}",
+        )
+    least = _numbers(lock["compute_capability"])
+    for name, capability in sorted((gpus.get("capabilities") or {}).items()):
+        if least and _numbers(capability) < least:
+            yield problem(
+                f"the lock {lock['lock']} has code for compute capability {lock['compute_capability']} and newer, "
+                f"{name} has {capability}",
+                "ml_env_lock",
+                "Choose a lock with an older engine, or other GPUs (llm_server.gpus)",
+            )
+
+
+def _numbers(version: str | None) -> tuple[int, ...]:
+    return tuple(int(one) for one in re.findall(r"\d+", version or "")[:2])
+
+
+_RULES = (_python, _home, _disk, _memory, _environment, _program, _models, _port, _privileges, _gpus, _cuda)

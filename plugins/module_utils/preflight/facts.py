@@ -44,7 +44,7 @@ def gather(wants: Mapping[str, Any], root: str = "") -> dict[str, Any]:
         "gpus": None,
     }
     if server["gpus_needed"]:
-        facts["gpus"] = _gpus(server["gpus"])
+        facts["gpus"] = _gpus(server["gpus"], bool(environment["compute_capability"]))
     return facts
 
 
@@ -181,7 +181,7 @@ def _unprivileged_port(root: str = "") -> int:
 # --- GPUs --------------------------------------------------------------------------------------------
 
 
-def _gpus(wanted: Any) -> dict[str, Any]:
+def _gpus(wanted: Any, ask_capability: bool = False) -> dict[str, Any]:
     answer = nvidia.query()
     found: dict[str, Any] = {
         "available": answer.available,
@@ -190,10 +190,14 @@ def _gpus(wanted: Any) -> dict[str, Any]:
         "chosen": None,
     }
     found["driver"] = answer.report.driver if answer.report else None
+    found["cuda"] = answer.report.cuda if answer.report else None  # the newest that this driver can run
     found["closed"] = [node for node in nvidia.device_nodes() if not os.access(node, os.R_OK | os.W_OK)]
     try:
         names = [wanted] if isinstance(wanted, (str, int)) else list(wanted)
-        found["chosen"] = len(nvidia.select(answer.gpus, [str(one) for one in names]))
+        chosen = nvidia.select(answer.gpus, [str(one) for one in names])
+        found["chosen"] = len(chosen)
+        known = nvidia.capabilities() if ask_capability and chosen else {}
+        found["capabilities"] = {one.name: known[one.uuid] for one in chosen if one.uuid in known}
     except ValueError as error:
         found["wrong"] = str(error)
     return found

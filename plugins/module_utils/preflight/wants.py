@@ -34,6 +34,8 @@ _DEFAULTS: dict[str, Any] = {
         "python": "auto",
         "python_range": "",
         "platform": "",
+        "cuda": "",
+        "compute_capability": "",
         "size_mib": 0,
     },
     "server": {

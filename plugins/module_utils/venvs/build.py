@@ -8,11 +8,11 @@ import os
 import re
 import shutil
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .. import files
-from . import installers, interpreters, requirements, running
+from . import bundle, installers, interpreters, requirements, running
 from .extras import Extras
 from .extras import apply as apply_extras
 from .extras import names as extra_names
@@ -55,6 +55,7 @@ class Spec:
     imports: tuple[str, ...] = ()
     installer: str = "auto"
     sources: Sources = field(default_factory=Sources)
+    bundle: str = ""  # path of a bundle of the lock: then no index is asked
     size_mib: int = 0
     keep: int = 2
     timeout_s: float = 1800.0
@@ -77,6 +78,7 @@ class Plan:
     before: dict[str, Any]  # its manifest
     action: str  # none, extras, switch, build
     changes: list[str]
+    needs_bundle: bool = False  # a build, for which the declared bundle is not on the host yet
 
     @property
     def changed(self) -> bool:
@@ -99,8 +101,11 @@ def distributions(site: str) -> dict[str, str]:
     return found
 
 
-def plan(spec: Spec) -> Plan:
-    """Find out what has to be done; changes nothing. Raises EnvError."""
+def plan(spec: Spec, bundle_later: bool = False) -> Plan:
+    """Find out what has to be done; changes nothing. Raises EnvError.
+
+    ``bundle_later``: a bundle that cannot be used is needed (again) instead of an error.
+    """
     try:
         spec.extras.check()
         requirements.check_range(spec.python_range)
@@ -123,16 +128,37 @@ def plan(spec: Spec) -> Plan:
             todo = apply_extras(spec.extras, folder, site, there["distributions"], there["extras"], dry=True)
             made.changes = todo
             made.action = "switch" if current != folder else "extras" if todo else "none"
+        if made.action == "build" and spec.bundle:
+            made.needs_bundle = not os.path.exists(spec.bundle)
+            try:
+                if not made.needs_bundle:
+                    _manifest(spec, made)
+            except bundle.Unusable:
+                if not bundle_later:
+                    raise
+                made.needs_bundle = True
     except (ValueError, OSError, KeyError) as error:
         raise EnvError(str(error)) from error
     return made
 
 
-def ensure(spec: Spec) -> Plan:
-    """Do what the plan says; returns the plan that was carried out. Raises EnvError."""
-    made = plan(spec)
-    if not made.changed:
+def _manifest(spec: Spec, made: Plan) -> bundle.Manifest:
+    """The manifest of the declared bundle, if it is for this lock and host. Raises bundle.Unusable, OSError."""
+    manifest = bundle.read_manifest(spec.bundle)
+    bundle.check(spec.bundle, manifest, made.items, bundle.Target(made.interpreter.tag, made.interpreter.platform))
+    return manifest
+
+
+def ensure(spec: Spec, bundle_later: bool = False) -> Plan:
+    """Do what the plan says; returns the plan that was carried out. Raises EnvError.
+
+    ``bundle_later``: a plan that needs the bundle, which is not there or damaged, is returned and not carried out.
+    """
+    made = plan(spec, bundle_later)
+    if not made.changed or (made.needs_bundle and bundle_later):
         return made
+    if made.needs_bundle:
+        raise EnvError(f"{spec.path}: the bundle {spec.bundle} is not on the host: copy it there, or correct its path")
     store = Store(spec.path)
     try:
         with store.locked(spec.timeout_s) as lock:
@@ -144,6 +170,10 @@ def ensure(spec: Spec) -> Plan:
             if made.current != made.folder:
                 store.switch(made.folder)
             store.prune(spec.keep)
+    except bundle.Unusable as error:
+        if not bundle_later:
+            raise EnvError(f"{spec.path}: {error}") from error
+        made.needs_bundle = True
     except (OSError, TimeoutError, ValueError) as error:
         hint = " " + installers.remedy(str(error)) if getattr(error, "errno", 0) == 28 else ""
         raise EnvError(f"{spec.path}: {error}.{hint}") from error
@@ -163,11 +193,19 @@ def _refresh(spec: Spec, made: Plan, store: Store) -> None:
 def _build(spec: Spec, made: Plan, store: Store, lock: int) -> None:
     started = time.monotonic()
     kind, program = installers.choose(spec.installer)
-    _check_space(spec)
+    manifest = _manifest(spec, made) if spec.bundle else None
+    _check_space(spec, manifest.size >> 20 if manifest else 0)
     store.begin(made.folder)
     try:
         site = site_packages(made.folder, made.interpreter.version)
+        if manifest is not None:
+            # Checked while it is unpacked, before anything of it is installed.
+            unpacked = os.path.join(made.folder, "bundle")
+            bundle.unpack(spec.bundle, manifest, unpacked)
+            spec = replace(spec, sources=Sources(find_links=(os.path.join(unpacked, bundle.WHEELS),), no_index=True))
         _install(spec, made, kind, program, lock, started)
+        if manifest is not None:
+            shutil.rmtree(unpacked)
         have = distributions(site)
         locked = {item.name for item in made.items}
         problems = requirements.differences(made.items, have)
@@ -177,17 +215,18 @@ def _build(spec: Spec, made: Plan, store: Store, lock: int) -> None:
         have = {name: version for name, version in have.items() if name in locked or name not in _TOOLS}
         apply_extras(spec.extras, made.folder, site, have, {})
         _check_imports(spec, made, lock)
-        manifest = {
+        record = {
             "key": made.key,
             "hash": made.hash,
             "interpreter": made.interpreter.as_dict(),
             "installer": kind,
+            "bundle": os.path.basename(spec.bundle),
             "distributions": have,
             "extras": extra_names(spec.extras, have),
             "made_at": round(time.time(), 3),
             "seconds": round(time.monotonic() - started, 3),
         }
-        store.finish(made.folder, manifest)
+        store.finish(made.folder, record)
     except BaseException:
         # The environment in use is untouched; a part of a new one would only fill the disk.
         store.remove(made.folder)
@@ -241,14 +280,15 @@ def missing_library(output: str) -> str:
     return f" The system library {library} is missing; install the package that has it ({how})."
 
 
-def _check_space(spec: Spec) -> None:
+def _check_space(spec: Spec, bundle_mib: int = 0) -> None:
     folder = spec.path
     while not os.path.isdir(folder):
         folder = os.path.dirname(folder)
     free = shutil.disk_usage(folder).free >> 20
-    if free < spec.size_mib:
+    needed = spec.size_mib + bundle_mib
+    if free < needed:
         raise EnvError(
-            f"{spec.path}: {free} MiB are free at {folder}, the environment needs about {spec.size_mib} MiB: free some "
+            f"{spec.path}: {free} MiB are free at {folder}, the environment needs about {needed} MiB: free some "
             "space, or put ml_env_path elsewhere"
         )
 

@@ -25,6 +25,7 @@ class Sources:
     extra_index_urls: tuple[str, ...] = ()
     find_links: tuple[str, ...] = ()
     torch_index: str = ""  # one more index, for builds of torch that the main one does not have
+    no_index: bool = False  # only find_links: nothing is fetched
 
     @property
     def extras(self) -> list[str]:
@@ -59,6 +60,15 @@ def find_uv() -> str | None:
     return None
 
 
+def has_pip(python: str) -> bool:
+    """Whether this Python can run pip (Debian's comes without)."""
+    try:
+        done = subprocess.run([python, "-m", "pip", "--version"], capture_output=True, timeout=60, check=False, cwd="/")
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
 def choose(installer: str) -> tuple[str, str]:
     """(kind, program) for ``auto``, ``uv``, ``pip`` or the path of a uv. Raises ValueError."""
     if installer == "pip":
@@ -79,14 +89,7 @@ def steps(kind: str, program: str, python: str, folder: str, items: list[Require
     Wheels only (nothing is compiled on a host) and no resolver (the lock is complete).
     """
     inside = os.path.join(folder, "bin", "python")
-    places: list[str] = []
-    if sources.index_url:
-        places += ["--index-url", sources.index_url]
-    for url in sources.extras:
-        places += ["--extra-index-url", url]
-    for place in sources.find_links:
-        places += ["--find-links", place]
-    common = ["--no-deps", "--only-binary", ":all:", *places]
+    common = ["--no-deps", "--only-binary", ":all:", *places(sources)]
     names = sorted(inputs(folder, kind, items))
     if kind == "uv":
         base = {
@@ -107,6 +110,18 @@ def steps(kind: str, program: str, python: str, folder: str, items: list[Require
     made = [Step("make the environment", [python, "-m", "venv", folder], base)]
     for name in names:
         made.append(Step("install the lock", [inside, "-m", "pip", "install", *common, "-r", name], base))
+    return made
+
+
+def places(sources: Sources) -> list[str]:
+    """The options of pip and uv that say where to look."""
+    made = ["--no-index"] if sources.no_index else []
+    if sources.index_url:
+        made += ["--index-url", sources.index_url]
+    for url in sources.extras:
+        made += ["--extra-index-url", url]
+    for place in sources.find_links:
+        made += ["--find-links", place]
     return made
 
 

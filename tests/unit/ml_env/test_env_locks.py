@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ FIELDS = {
     "dist_info_aliases": list,
     "forbidden": list,
     "imports": list,
+    "cuda": str,
+    "compute_capability": str,
     "size_mib": int,
 }
 
@@ -53,8 +56,22 @@ def test_whatever_can_have_a_hash_has_one(lock):
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)
-def test_a_cpu_lock_has_no_cuda_build(lock):
-    _data, items = load(lock)
+def test_a_lock_holds_builds_of_torch_for_what_it_says(lock):
+    data, items = load(lock)
     torch = [item.version for item in items if item.name == "torch"]
-    assert all(version.endswith("+cpu") for version in torch)
-    assert [item.name for item in items if item.name.startswith(("nvidia-", "cuda-", "triton"))] == []
+    cuda = [item.name for item in items if item.name.startswith(("nvidia-", "cuda-", "triton"))]
+    if data["cuda"]:
+        major = data["cuda"].split(".")[0]
+        assert lock.name.endswith(f"_cu{major}")
+        assert torch
+        assert "+" not in torch[0]
+        assert f"nvidia-nccl-cu{major}" in cuda
+        # (A compiler brings libraries for several versions.)
+        assert [name for name in cuda if re.match(r"nvidia-(nccl|cudnn|cublas|cuda-runtime)-cu\d+", name)] == [
+            name for name in cuda if re.match(rf"nvidia-(nccl|cudnn|cublas|cuda-runtime)-cu{major}$", name)
+        ]
+        assert re.fullmatch(r"\d+\.\d", data["compute_capability"])
+    else:
+        assert all(version.endswith("+cpu") for version in torch)
+        assert cuda == []
+        assert data["compute_capability"] == ""

@@ -178,7 +178,24 @@ ONE_MISTAKE = [
         {"gpus": {**GPUS, "closed": ["/dev/nvidia0"]}},
         "llm_server.gpus: /dev/nvidia0 may not be opened by the login",
     ),
+    (
+        {"environment.lock": "sglang_cu13", "environment.cuda": "13.0"},
+        {"gpus": {**GPUS, "driver": "550.54.15", "cuda": "12.4"}},
+        "ml_env_lock: the lock sglang_cu13 is built with CUDA 13.0, driver 550.54.15 runs CUDA up to 12.4. Update the "
+        "driver to one that runs CUDA 13, or choose a lock for CUDA 12.",
+    ),
+    (
+        {"environment.lock": "sglang_cu13", "environment.compute_capability": "8.0"},
+        {"gpus": {**GPUS, "capabilities": {"Tesla T4": "7.5", "NVIDIA L4": "8.9"}}},
+        "ml_env_lock: the lock sglang_cu13 has code for compute capability 8.0 and newer, Tesla T4 has 7.5.",
+    ),
 ]
+
+
+@pytest.mark.parametrize("cuda", ["13.0", "13.2", "14.1", None])
+def test_a_driver_of_the_same_or_a_newer_cuda_will_do(cuda):
+    wish = wanted(**{"environment.lock": "sglang_cu13", "environment.cuda": "13.1"})
+    assert sentences(wish, facts(gpus={**GPUS, "cuda": cuda})) == []
 
 
 @pytest.mark.parametrize(("wish", "fact", "sentence"), ONE_MISTAKE)

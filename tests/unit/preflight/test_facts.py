@@ -6,10 +6,13 @@ import os
 import socket
 import stat
 import sys
+from pathlib import Path
 
 import pytest
 from ansible_collections.groundstate.llm.plugins.module_utils import servers, writable
 from ansible_collections.groundstate.llm.plugins.module_utils.preflight import facts, wants
+
+DATA = Path(__file__).parents[2] / "data" / "nvidia_smi"
 
 
 def gather(**given):
@@ -190,3 +193,24 @@ def test_gpus_are_asked_for_only_when_they_are_needed(tmp_path, monkeypatch):
     assert (found["available"], found["why"], found["count"]) == (None, "the driver hangs", 0)
     found = gather(home=str(tmp_path), server={"gpus_needed": True, "gpus": [0, 3]})["gpus"]
     assert "no GPU 0, 3 on this host" in found["wrong"]
+
+
+def test_the_compute_capability_is_asked_for_only_when_a_lock_needs_one(tmp_path, monkeypatch):
+    text = (DATA / "h200.idle.xml").read_text()
+    report = facts.nvidia.parse(text)
+    monkeypatch.setattr(facts.nvidia, "query", lambda: facts.nvidia.Answer(True, "", report))
+    asked = []
+    monkeypatch.setattr(
+        facts.nvidia, "capabilities", lambda: asked.append(1) or {one.uuid: "9.0" for one in report.gpus}
+    )
+    server = {"gpus_needed": True, "gpus": "all"}
+    assert gather(home=str(tmp_path), server=server)["gpus"]["capabilities"] == {}
+    assert asked == []
+    found = gather(home=str(tmp_path), server=server, environment={"compute_capability": "8.0"})["gpus"]
+    assert found["capabilities"] == {report.gpus[0].name: "9.0"}
+    assert found["cuda"] == "13.0"
+
+
+def test_compute_capabilities_are_read_as_the_driver_prints_them():
+    text = "GPU-1, 9.0\nGPU-2, 12.0\nGPU-3, [N/A]\n\n"
+    assert facts.nvidia.parse_capabilities(text) == {"GPU-1": "9.0", "GPU-2": "12.0"}

@@ -1,0 +1,158 @@
+# Copyright: Groundstate contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Make the bundle of a lock on a machine that reaches an index: pip fetches wheels for any Python and platform."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+import time
+from dataclasses import dataclass, field
+
+from .. import files
+from . import bundle, installers, interpreters, requirements, running
+from .bundle import Manifest, Target
+from .installers import Sources, Step
+from .requirements import Requirement
+
+#: Second number of the oldest glibc (2.5) that wheels are made for; pip matches each tag exactly.
+_OLDEST_GLIBC = 5
+
+
+class BundleError(Exception):
+    """What went wrong, as one message for a person."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """A bundle as declared."""
+
+    path: str  # folder that it is put into
+    lock: str
+    requirements: str
+    python: str = ""  # version, "3.11"; "": that of the running interpreter
+    platform: str = ""  # "linux-x86_64"; "": that of the running interpreter
+    glibc: str = "2.28"  # the oldest that hosts have
+    installer: str = "auto"
+    sources: Sources = field(default_factory=Sources)
+    timeout_s: float = 3600.0
+
+
+@dataclass
+class Made:
+    """The bundle, and whether it had to be made."""
+
+    path: str
+    changed: bool
+    manifest: Manifest | None  # None in check mode, when there is none yet
+
+
+def target(order: Order) -> Target:
+    """Python and platform that the bundle is for. Raises ValueError."""
+    own = interpreters.running()
+    if order.python and not re.fullmatch(r"3\.\d+", order.python):
+        raise ValueError(f"python {order.python!r}: give major and minor version, such as 3.12")
+    tag = f"cpython-{order.python.replace('.', '')}" if order.python else own.tag
+    platform = order.platform or own.platform
+    if not re.fullmatch(r"linux-(x86_64|aarch64)", platform):
+        raise ValueError(f"platform {platform!r}: linux-x86_64 or linux-aarch64")
+    if not re.fullmatch(r"2\.\d{1,2}", order.glibc):
+        raise ValueError(f"glibc {order.glibc!r}: give its version, such as 2.28")
+    return Target(tag, platform)
+
+
+def ensure(order: Order, dry: bool = False) -> Made:
+    """The bundle of a lock, made unless it is there and whole. Raises BundleError."""
+    started = time.monotonic()
+    try:
+        items = requirements.parse(order.requirements)
+        wanted = target(order)
+        path = os.path.join(order.path, bundle.file_name(order.lock, items, wanted))
+        if os.path.exists(path):
+            try:
+                manifest = bundle.read_manifest(path)
+                bundle.check(path, manifest, items, wanted)
+                bundle.unpack(path, manifest, None)
+                return Made(path, False, manifest)
+            except ValueError:
+                pass  # damaged: made anew
+        if dry:
+            return Made(path, True, None)
+        os.makedirs(order.path, exist_ok=True)
+        # Beside the bundle: there is where the space has to be.
+        scratch = tempfile.mkdtemp(prefix=".bundle-", dir=order.path)
+        try:
+            _fetch(order, items, wanted, scratch, started)
+            return Made(path, True, bundle.write(path, order.lock, items, wanted, os.path.join(scratch, bundle.WHEELS)))
+        finally:
+            shutil.rmtree(scratch)
+    except (ValueError, OSError) as error:
+        hint = " " + installers.remedy(str(error)) if getattr(error, "errno", 0) == 28 else ""
+        raise BundleError(f"the bundle of {order.lock}: {error}.{hint}") from error
+
+
+def _fetch(order: Order, items: list[Requirement], wanted: Target, scratch: str, started: float) -> None:
+    kind, program = installers.choose(order.installer)
+    own = interpreters.running()
+    settings = installers.pip_settings(own.executable)
+    for path, text in installers.inputs(scratch, "pip", items).items():
+        files.write_atomic(path, text)
+    log = os.path.join(scratch, "fetch.log")
+    handle = os.open(scratch, os.O_RDONLY)
+    try:
+        for step in steps(order, items, wanted, scratch, kind, program, own.executable):
+            left = max(1.0, order.timeout_s - (time.monotonic() - started))
+            try:
+                running.run(step.argv, running.clean_environment(step.environment), log, left, handle)
+            except running.Failed as error:
+                output = installers.without_passwords(error.output)
+                raise BundleError(
+                    f"the bundle of {order.lock}: could not {step.what} ({error}).\n{output}\n"
+                    f"Asked: {installers.describe(order.sources, settings)}. {installers.remedy(output)}"
+                ) from error
+    finally:
+        os.close(handle)
+    have = _names(os.path.join(scratch, bundle.WHEELS))
+    lacking = [item.name for item in items if item.name not in have and ";" not in item.text]
+    if lacking:
+        raise BundleError(f"the bundle of {order.lock}: pip fetched no wheel of {', '.join(lacking)}")
+
+
+def _names(folder: str) -> set[str]:
+    return {requirements.normal(name.split("-")[0]) for name in os.listdir(folder)} if os.path.isdir(folder) else set()
+
+
+def steps(
+    order: Order, items: list[Requirement], wanted: Target, scratch: str, kind: str, program: str, python: str
+) -> list[Step]:
+    """The commands: pip where Python has none, then one download for each file of :func:`installers.inputs`."""
+    base = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_PROGRESS_BAR": "off"}
+    made = []
+    if not installers.has_pip(python):
+        folder = os.path.join(scratch, "pip")
+        uv = [program, "venv", "--seed", "--python", python, folder]
+        argv = uv if kind == "uv" else [python, "-m", "venv", folder]
+        made.append(Step("make an environment with pip", argv, {**base, "UV_PYTHON_DOWNLOADS": "never"}))
+        python = os.path.join(folder, "bin", "python")
+    places = installers.places(order.sources)
+    for name in sorted(installers.inputs(scratch, "pip", items)):
+        argv = [python, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", *places, *tags(wanted, order)]
+        made.append(Step("fetch the wheels", [*argv, "-d", os.path.join(scratch, bundle.WHEELS), "-r", name], base))
+    return made
+
+
+def tags(wanted: Target, order: Order) -> list[str]:
+    """pip's options for another Python and platform than the running ones."""
+    digits = wanted.tag.rpartition("-")[2]
+    machine = wanted.platform.rpartition("-")[2]
+    newest = int(order.glibc.split(".")[1])
+    made = ["--implementation", "cp", "--python-version", f"{digits[0]}.{digits[1:]}"]
+    for abi in (f"cp{digits}", "abi3", "none"):
+        made += ["--abi", abi]
+    for minor in range(newest, _OLDEST_GLIBC - 1, -1):
+        made += ["--platform", f"manylinux_2_{minor}_{machine}"]
+    for old in ("manylinux2014", "manylinux2010", "manylinux1", "linux"):
+        made += ["--platform", f"{old}_{machine}"]
+    return made
