@@ -173,7 +173,7 @@ class Connection:
             if end < 0:
                 return
             lines = bytes(self.buffer[:end]).decode("latin-1").split("\r\n")
-            headers = {name.strip().lower(): value.strip() for name, _, value in (x.partition(":") for x in lines[1:])}
+            headers = {name.strip().lower(): value.strip() for name, _colon, value in (x.partition(":") for x in lines[1:])}
             length = int(headers.get("content-length", 0))
             if len(self.buffer) < end + 4 + length:
                 return
