@@ -63,7 +63,9 @@ def _busier(a: dict[str, Any], b: dict[str, Any]) -> list[Finding]:
     busy = [side.get("utilisation") for side in (a, b)]
     told = "" if None in busy else f", utilisation {busy[0]:.0f} -> {busy[1]:.0f} %"
     what = "more" if new < old else "less"
-    text = f"GPU power under load {old:.0f} -> {new:.0f} W at the same clocks{told}: the GPUs waited {what} for the host"
+    text = (
+        f"GPU power under load {old:.0f} -> {new:.0f} W at the same clocks{told}: the GPUs waited {what} for the host"
+    )
     return [Finding(LIMITS, f"{text} or each other")]
 
 

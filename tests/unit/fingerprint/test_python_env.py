@@ -64,7 +64,9 @@ def test_a_script_that_starts_the_python_of_another_environment_is_followed(site
 def test_a_sitecustomize_beside_the_standard_library_is_seen(site, tmp_path, monkeypatch):
     library = tmp_path / "library"
     library.mkdir()
-    monkeypatch.setattr(python_env, "interpreter", lambda path: python_env.Interpreter("3.12.3", "CPython", str(library), "/"))
+    monkeypatch.setattr(
+        python_env, "interpreter", lambda path: python_env.Interpreter("3.12.3", "CPython", str(library), "/")
+    )
     before = python_env.read(str(site.root), None, {})["customised"]
     (library / "sitecustomize.py").write_text("import os\n")
     after = python_env.read(str(site.root), None, {})["customised"]
