@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from typing import Any, NamedTuple
 
@@ -86,7 +85,7 @@ def _change(old: Any, new: Any) -> str:
     """Old -> new; of two long texts from shortly before where they begin to differ."""
     texts = [one if isinstance(one, str) else _show(one) for one in (old, new)]
     if max(map(len, texts)) > _LONG:
-        same = len(os.path.commonprefix(texts))
+        same = next((place for place, pair in enumerate(zip(*texts)) if pair[0] != pair[1]), min(map(len, texts)))
         begin = max(0, texts[0].rfind(", ", 0, same) + 2) if same > _CONTEXT else 0
         texts = [("... " if begin else "") + one[begin : begin + _LONG] for one in texts]
     return f"{_show(texts[0])} -> {_show(texts[1])}"
