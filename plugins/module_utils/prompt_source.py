@@ -99,6 +99,8 @@ class PromptSource:
         """Text of as many words as make the declared length in the server's count."""
         # Words that are one token wherever they stand make every text of so many words equally long.
         single = known.anywhere if len(known.anywhere) >= prompts.MIN_VOCABULARY else None
+        if single is None and self.endpoint.chat:  # else it has been told already
+            self._refused(known.why or f"{known.source} knows only {len(known.anywhere)} of our words as one token")
         tried = self._prompts(self.length, words=single)
 
         async def count(words: int) -> int:

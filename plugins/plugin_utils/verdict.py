@@ -169,18 +169,18 @@ def decide(
 def _same_start(record: dict[str, Any], baseline: list[dict[str, Any]]) -> str:
     """Why a start that is part of the baseline decides nothing; and what to do when something changed meanwhile."""
     text = "it is the very start that the baseline was measured on: its repeats say nothing about another"
-    states = {_state(one) for one in baseline if starts.name(one) == starts.name(record)}
-    if _state(record) not in states:
+    states = {state(one) for one in baseline if starts.name(one) == starts.name(record)}
+    if state(record) not in states:
         text += (
             ", and a change while a server runs may show only in the next one (reset_gpus.yml ends it, deploy again)"
         )
     return text
 
 
-def _state(record: dict[str, Any]) -> str | None:
+def state(record: dict[str, Any]) -> str | None:
     """Hash of the state that a record was measured in."""
-    state: str | None = (record["fingerprints"].get("before") or {}).get("state_hash")
-    return state
+    found: str | None = (record["fingerprints"].get("before") or {}).get("state_hash")
+    return found
 
 
 def _planned(seen: int, after: int) -> str:
@@ -292,7 +292,7 @@ def as_row(record: dict[str, Any]) -> dict[str, Any]:
     return {
         "id": record["id"],
         "start_id": record["measurement"]["server"]["start_id"],
-        "state_hash": _state(record),
+        "state_hash": state(record),
         "decode_tok_s": record["measurement"]["headline"]["value"],
         "verdict": None,
     }

@@ -58,6 +58,7 @@ def test_exact_tokens_of_a_real_model_and_reuse_until_a_new_start(measured):
         "method": "token ids",
         "token_source": "the server's /tokenize",
         "vocabulary": found["prompts"]["vocabulary"],
+        "why_not": [],
         "exact": True,
     }
     told = level["server_metrics"]

@@ -75,7 +75,7 @@ def test_without_a_tokenizer_words_are_fitted_to_the_servers_count():
         "token_source": "the server's usage",
         "words": 23,
         "fitted_exactly": True,
-        "why_not": [],
+        "why_not": ["there is no tokenizer.json or tiktoken file in a folder of the model"],
     }
     assert document(done)["prompts"]["exact"] is True
 
@@ -110,6 +110,7 @@ def test_a_chat_is_made_of_words_that_are_one_token_wherever_they_stand(model_fo
         sent = {word for truth in mock.truths for word in json.loads(truth.prompt).split()}
     assert sent <= set(prompts.WORDS[10:])
     assert done.prompts["token_source"] == "the server's usage; words from tokenizer.json of the model"
+    assert done.prompts["why_not"] == []
 
 
 def test_a_server_that_takes_no_ids_gets_words(model_folder):
