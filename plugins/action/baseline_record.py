@@ -182,8 +182,8 @@ def _mixed(baseline: list[dict[str, Any]], record: dict[str, Any]) -> list[str]:
         return []
     differs = (_explanations(last, record) or ["see their fingerprints"])[0]
     return [
-        f"record {record['id']} is now part of a baseline whose last start was in another state ({differs}); where that "
-        "was meant, move baseline.json away and accept starts of the new state alone"
+        f"record {record['id']} is now part of a baseline whose last start was in another state ({differs}); to "
+        "compare with the new state alone, move baseline.json away and accept its starts anew"
     ]
 
 
