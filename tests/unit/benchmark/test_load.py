@@ -261,6 +261,14 @@ def test_the_document_is_json_without_nan_and_consistent_with_its_rows():
     assert found["workload_hash"] == files.digest(found["workload"])
 
 
+def test_an_interval_of_what_cannot_be_negative_ends_at_0():
+    wide = measurement._over_repeats([{"x": one} for one in (10.0, 400.0, 300.0)], "x")
+    assert (wide.low, wide.n) == (0.0, 3)
+    assert wide.high > 700
+    steady = measurement._over_repeats([{"x": one} for one in (9.0, 10.0, 11.0)], "x")
+    assert (steady.low, steady.high) == pytest.approx((7.516, 12.484), abs=1e-3)
+
+
 def test_one_repeat_has_no_interval_instead_of_a_wrong_one():
     with Mock() as mock:
         found = document(run(mock, repeats=1), repeats=1)
