@@ -96,6 +96,7 @@ class ActionModule(ActionBase):
             if not check:
                 label = "{name} {served_model_name}".format_map(measured["server"])
                 records.add_to_baseline(directory, group, key, label, host, record["id"])
+            warnings += _mixed(baseline, record)
             baseline.append(record)
             in_baseline = result["changed"] = True
         if result["changed"] and not check:
@@ -135,7 +136,7 @@ class ActionModule(ActionBase):
     ) -> verdict.Verdict:
         if not baseline:
             return _without_baseline(directory, record, arguments)
-        state = (record["fingerprints"].get("before") or {}).get("state_hash")
+        state = verdict.state(record)
         accepted = {(one.get("host"), one["id"]) for one in baseline}
         earlier = []
         for row in history[-2 * max(arguments["looks"]) :]:
@@ -172,6 +173,18 @@ def _explanations(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     loads = [under_load.summary(one["measurement"], one["fingerprints"]) for one in (old, new)]
     before = [one["fingerprints"].get("before") or {} for one in (old, new)]
     return explain(before[0], before[1], loads[0], loads[1])
+
+
+def _mixed(baseline: list[dict[str, Any]], record: dict[str, Any]) -> list[str]:
+    """A warning when a record of another state than its host's last one in the baseline joins it."""
+    last = next((one for one in reversed(baseline) if one["host"] == record["host"]), None)
+    if last is None or verdict.state(last) == verdict.state(record):
+        return []
+    differs = (_explanations(last, record) or ["see their fingerprints"])[0]
+    return [
+        f"record {record['id']} is now part of a baseline whose last start was in another state ({differs}); to "
+        "compare with the new state alone, move baseline.json away and accept its starts anew"
+    ]
 
 
 def _without_baseline(directory: str, record: dict[str, Any], arguments: dict[str, Any]) -> verdict.Verdict:

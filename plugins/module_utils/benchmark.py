@@ -17,6 +17,7 @@ from . import calibration, endpoint, files, load, measurement, prompts, server_e
 from .engines import get_engine
 from .fingerprint import take
 from .http_client import Client
+from .prompt_source import PromptSource
 from .sampling import Sampler
 from .self_check import run_in_loop
 
@@ -161,7 +162,7 @@ class Benchmark:
         run_in_loop(lambda: load.guarded(work(), self.target.guard))
 
     def measure(self) -> dict[str, Any]:
-        """The new measurement; nothing is kept yet. Raises EndpointError, LoadError (ServerGone is one)."""
+        """The new measurement; nothing is kept yet. Raises EndpointError, LoadError, WorkloadError."""
         started, begin = time.time(), time.monotonic()
         name = measurement.new_id(started)
         sampler = Sampler(self.plan.sample)
@@ -171,8 +172,12 @@ class Benchmark:
             try:
                 ready = self._endpoint(client)
                 await ready.check()
+                model_path = self.target.record.model if self.target.record else ""
+                self.progress.enter("preparing prompts", 0)
+                asked = self.plan.workload
+                chosen = await PromptSource(ready, asked, name, self.plan.texts, model_path).choose()
                 with sampler:
-                    return await load.Runner(ready, self.plan.workload, name, self.progress, self.plan.texts).run()
+                    return await load.Runner(ready, asked, chosen, self.progress).run()
             finally:
                 await client.close()
 

@@ -22,6 +22,7 @@ from .endpoint import Endpoint
 from .engines import get_engine
 from .http_client import Client
 from .known_server import Server, Settings
+from .prompt_source import PromptSource
 from .self_check import new_loop, run_in_loop
 
 TTFT_S, STEP_S, TOKENS = 0.1, 0.01, 64
@@ -138,7 +139,8 @@ def calibrate(concurrency: list[int], settings: Settings | None = None) -> dict[
         client = Client(url)
         try:
             target = Endpoint(client, get_engine("generic"), settings.model, wanted)
-            run = await load.Runner(target, wanted, "calibration", load.Progress()).run()
+            chosen = await PromptSource(target, wanted, "calibration").choose()
+            run = await load.Runner(target, wanted, chosen, load.Progress()).run()
             reply = await client.request("GET", "/mock/truth")
             return run, json.loads(reply.body)["requests"]
         finally:

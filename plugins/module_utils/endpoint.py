@@ -174,19 +174,24 @@ class Endpoint:
                 "context_length or make the workload smaller"
             )
 
-    async def tokenize(self, text: str) -> list[int] | None:
-        """Token ids of a text as the server sees it; None when it cannot tell."""
+    async def tokenize(self, text: str) -> list[int]:
+        """Token ids of a text as the server sees it. Raises EndpointError when it cannot tell."""
         request = self.engine.tokenize_request(text, self.model)
         if request is None:
-            return None
+            raise EndpointError(f"engine {self.engine.name} has no request for token ids that we know")
         body = json.dumps(request.body).encode()
         try:
             reply = await self.client.request("POST", request.path, body, min(60.0, self.timeout_s))
+        except HttpError as error:
+            raise EndpointError(f"{request.path}: {error}") from error
+        try:
             tokens = json.loads(reply.body).get("tokens") if reply.status == 200 else None
-        except (HttpError, ValueError, AttributeError):
-            return None
-        good = isinstance(tokens, list) and all(count(one) is not None for one in tokens)
-        return tokens if good else None
+        except (ValueError, AttributeError):
+            tokens = None
+        if not isinstance(tokens, list) or any(count(one) is None for one in tokens):
+            # SGLang before September 2026 fails on its own reply when the tokenizer states no greatest length.
+            raise EndpointError(f"{request.path} answers {reply.status} without token ids ({reply_text(reply)[:100]})")
+        return tokens
 
     async def count_prompt(self, prompt: str | list[int]) -> int:
         """How many tokens the server counts in a prompt (asks for one token). Raises EndpointError."""

@@ -46,6 +46,7 @@ TRAPS = {
     "bad_json": "an event whose data is not JSON",
     "stream_error": "an error event in the middle of the stream",
     "close": "closes the connection after every answer",
+    "text_only": "refuses token ids as a prompt",
     "loading": "answers 503 on /health",
     "unready_model": "serves another model than the one that is asked for",
 }
@@ -257,8 +258,11 @@ class Connection:
             status = "429 Too Many Requests" if trap == "http_429" else "503 Service Unavailable"
             self.reply({"error": {"message": "overloaded on purpose"}}, status)
             return
-        if count + wanted > settings.context:
-            self.reply({"error": {"message": "context too short"}}, "400 Bad Request")
+        refused = "context too short" if count + wanted > settings.context else ""
+        if trap == "text_only" and isinstance(prompt, list):
+            refused = "prompt must be a string"
+        if refused:
+            self.reply({"error": {"message": refused}}, "400 Bad Request")
             return
         if not body.get("stream") or trap == "no_stream":
             usage = {"prompt_tokens": count, "completion_tokens": wanted, "total_tokens": count + wanted}

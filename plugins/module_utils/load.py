@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
-from . import prompts, server_metrics, stats
+from . import prompt_source, server_metrics, stats
 from . import workload as workloads
 from .endpoint import Endpoint, Sample
 from .http1 import HttpError
@@ -118,29 +118,16 @@ async def guarded(work: Coroutine[Any, Any, Any], guard: Callable[[], str | None
 
 
 class Runner:
-    """One run of a resolved workload; ``measurement`` is its id and part of every prompt's nonce.
-
-    ``texts``: the prompts of the workload's file, if it has one.
-    """
+    """One run of a resolved workload with prompts that were chosen for it (:mod:`.prompt_source`)."""
 
     def __init__(
-        self,
-        endpoint: Endpoint,
-        workload: dict[str, Any],
-        measurement: str,
-        progress: Progress,
-        texts: list[str] | None = None,
+        self, endpoint: Endpoint, workload: dict[str, Any], chosen: prompt_source.Chosen, progress: Progress
     ) -> None:
-        self.endpoint, self.workload, self.progress, self.texts = endpoint, workload, progress, texts
-        self.measurement = measurement
+        self.endpoint, self.workload, self.chosen, self.progress = endpoint, workload, chosen, progress
         self.tokens: int = workload["output_tokens"]
-        self.prompts = self._prompts(workload["prompt_tokens"])
-        self.method: dict[str, Any] = {}
-        self._probes = 0
 
     async def run(self) -> Run:
-        """Warm up and measure every level. Raises LoadError, EndpointError or WorkloadError."""
-        await self._choose_prompts()
+        """Warm up and measure every level. Raises LoadError or EndpointError."""
         repeats: list[Repeat] = []
         levels: list[Level] = []
         began, watch = now(), ClientWatch()
@@ -160,50 +147,12 @@ class Runner:
             repeats += done
         good = [one for repeat in repeats for one in repeat.samples if one.ok]
         client = report(watch, self.endpoint.client, good)
-        return Run(began, now() - began, repeats, levels[0].warmup, client, self.method, levels)
-
-    # --- prompts -----------------------------------------------------------------------------------
-
-    def _prompts(self, length: int, ids: list[int] | None = None) -> prompts.Prompts:
-        unique = self.workload["prefix_cache"] == "defeat"
-        return prompts.Prompts(self.workload["seed"], self.measurement, length, ids, self.texts, unique)
-
-    async def _choose_prompts(self) -> None:
-        """Exact lengths as token ids where the server tells its ids, else words fitted to the server's count."""
-        length = self.workload["prompt_tokens"]
-        if self.texts is not None:
-            self.method = {"method": "file", "token_source": "none: lengths are the file's", "texts": len(self.texts)}
-            return
-        if not self.endpoint.chat:
-            tokens = await self.endpoint.tokenize(" " + prompts.WORD_TEXT)
-            ids = prompts.vocabulary(tokens or [])
-            if len(ids) >= prompts.MIN_VOCABULARY:
-                self.prompts = self._prompts(length, ids)
-                self.method = {
-                    "method": "token ids",
-                    "token_source": f"the server's {self.endpoint.engine.tokenize_path}",
-                    "vocabulary": len(ids),
-                }
-                return
-        self.progress.enter("fitting prompts", 0)
-        # With prompts that are alike in each wave, the n-th probe's words are those of the n-th stream.
-        words, exact = await prompts.fit_words(self._count_words, length)
-        self.prompts = self._prompts(words)
-        self.method = {
-            "method": "words fitted by usage.prompt_tokens",
-            "token_source": "the server's usage",
-            "words": words,
-            "fitted_exactly": exact,
-        }
-
-    async def _count_words(self, words: int) -> int:
-        self._probes += 1
-        return await self.endpoint.count_prompt(self.prompts.make("probe", self._probes, length=words))
+        return Run(began, now() - began, repeats, levels[0].warmup, client, self.chosen.about, levels)
 
     # --- requests ----------------------------------------------------------------------------------
 
     def _body(self, key: tuple[str | int, ...]) -> bytes:
-        return self.endpoint.body(self.prompts.make(*key), self.tokens)
+        return self.endpoint.body(self.chosen.prompts.make(*key), self.tokens)
 
     async def _stream(self, bodies: list[bytes]) -> list[Sample]:
         """One stream: its requests one after the other."""

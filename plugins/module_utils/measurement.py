@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from typing import Any
 
 from . import files, stats
@@ -73,9 +74,15 @@ def summarise_repeat(repeat: Repeat) -> dict[str, Any]:
     }
 
 
+def _over_repeats(repeats: list[dict[str, Any]], name: str) -> stats.Interval:
+    """Mean and t interval of a value of each repeat. None of them can be negative, so no interval reaches below 0."""
+    found = stats.mean_interval(_told([repeat[name] for repeat in repeats]), CONFIDENCE)
+    return found if found.low is None else replace(found, low=max(0.0, found.low))
+
+
 def _latency(repeats: list[dict[str, Any]], samples: list[Sample], name: str) -> dict[str, Any]:
     """Mean and interval over repeats, percentiles over requests."""
-    found = stats.mean_interval(_told([repeat[name] for repeat in repeats]), CONFIDENCE)
+    found = _over_repeats(repeats, name)
     values = _told([getattr(one, name) for one in samples])
     return {"mean": found.mean, "low": found.low, "high": found.high, "n": found.n, **_percentiles(values)}
 
@@ -102,8 +109,8 @@ def summarise_level(repeats: list[Repeat]) -> dict[str, Any]:
         "tokens_per_chunk": sum(one.tokens or 0 for one in good) / chunks if chunks else None,
         "prompt_tokens": {"min": min(lengths), "max": max(lengths)} if lengths else None,
         "cached_tokens": sum(cached) if cached else None,
-        "decode_tok_s": stats.mean_interval(_told([row["decode_tok_s"] for row in rows]), CONFIDENCE).as_dict(),
-        "output_tok_s": stats.mean_interval(_told([row["output_tok_s"] for row in rows]), CONFIDENCE).as_dict(),
+        "decode_tok_s": _over_repeats(rows, "decode_tok_s").as_dict(),
+        "output_tok_s": _over_repeats(rows, "output_tok_s").as_dict(),
     }
 
 

@@ -44,9 +44,9 @@ def vocabulary(tokens: list[int]) -> list[int]:
 class Prompts:
     """Prompts by key; the same seed, measurement and key give the same prompt.
 
-    With ``ids`` a prompt is a list of exactly ``length`` token ids, else a text of ``length`` words. With ``texts`` it
-    is one of those, in their order. ``unique``: every prompt begins with a nonce of its own; else the n-th stream gets
-    the same prompt in every wave.
+    With ``ids`` a prompt is a list of exactly ``length`` token ids, else a text of ``length`` of the ``words``. With
+    ``texts`` it is one of those, in their order. ``unique``: every prompt begins with a nonce of its own; else the n-th
+    stream gets the same prompt in every wave.
     """
 
     def __init__(
@@ -57,9 +57,10 @@ class Prompts:
         ids: list[int] | None = None,
         texts: list[str] | None = None,
         unique: bool = True,
+        words: list[str] | None = None,
     ) -> None:
         self.seed, self.measurement, self.length, self.ids = seed, measurement, length, ids
-        self.texts, self.unique = texts, unique
+        self.texts, self.unique, self.words = texts, unique, words or WORDS
 
     def make(self, *key: str | int, length: int | None = None) -> str | list[int]:
         """The prompt for a key such as ("measure", concurrency, repeat, index); the index is its last part."""
@@ -75,7 +76,7 @@ class Prompts:
 
     def _draw(self, seed: str, size: int) -> list[Any]:
         source = random.Random(seed)
-        values: list[Any] = WORDS if self.ids is None else self.ids
+        values: list[Any] = self.words if self.ids is None else self.ids
         return [values[int(source.random() * len(values))] for _index in range(size)]
 
 

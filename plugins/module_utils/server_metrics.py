@@ -53,7 +53,7 @@ def compare(before: dict[str, float] | None, after: dict[str, float] | None, own
     delta = {name: after[name] - before[name] for name in sorted(COUNTERS & set(before) & set(after))}
     if any(value < 0 for value in delta.values()):  # the server restarted its counters
         delta = {}
-    accept = after.get("accept_length")
+    accept = after.get("accept_length") or None  # SGLang tells 0 when it does not speculate
     if delta.get("drafts"):
         accept = 1.0 + delta.get("accepted_tokens", 0.0) / delta["drafts"]
     generated = delta.get("generated_tokens")

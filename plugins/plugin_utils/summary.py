@@ -8,10 +8,15 @@ from typing import Any
 
 
 def _interval(value: float, low: float | None, high: float | None, unit: str, scale: float = 1.0) -> str:
-    text = f"{value * scale:.1f} {unit}"
+    digits = 2 if abs(value * scale) < 10 else 1
+    text = f"{value * scale:.{digits}f} {unit}"
     if low is not None and high is not None:
-        text += f" ({low * scale:.1f} to {high * scale:.1f})"
+        text += f" ({low * scale:.{digits}f} to {high * scale:.{digits}f})"
     return text
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def _percent(ratio: float) -> str:
@@ -34,10 +39,22 @@ def _workload(measurement: dict[str, Any]) -> str:
     level = measurement["levels"][0]
     errors = sum(level.get("errors", {}).values())
     return (
-        f"{workload['prompt_tokens']} -> {workload['output_tokens']} tokens, {level['concurrency']} at a time, "
+        f"{_prompt_tokens(measurement)} -> {workload['output_tokens']} tokens, {level['concurrency']} at a time, "
         f"{level['ok']} of {level['requests']} requests ok"
         + (f", {errors} failed: {', '.join(sorted(level['errors']))}" if errors else "")
     )
+
+
+def _prompt_tokens(measurement: dict[str, Any]) -> str:
+    """What was declared, when the server counted just that; else what it counted."""
+    declared = str(measurement["workload"]["prompt_tokens"])
+    prompts, seen = measurement.get("prompts") or {}, measurement["levels"][0].get("prompt_tokens")
+    if prompts.get("exact") is not False and prompts.get("method") != "file":
+        return declared
+    if not seen:
+        return f"about {declared}" if prompts.get("exact") is False else "the file's"
+    told = str(seen["min"]) if seen["min"] == seen["max"] else f"{seen['min']} to {seen['max']}"
+    return told if prompts.get("method") == "file" else f"{told} (declared: {declared})"
 
 
 def _proof(record: dict[str, Any]) -> str:
@@ -45,7 +62,7 @@ def _proof(record: dict[str, Any]) -> str:
     if not proof:
         return "not asked for"
     profile, workers = record.get("profile") or "?", len(proof.get("workers") or [])
-    text = f"{proof.get('verdict', 'unknown')}, profile {profile}, {workers} worker(s)"
+    text = f"{proof.get('verdict', 'unknown')}, profile {profile}, {_count(workers, 'worker')}"
     why = proof.get("why") or []
     reasons = [why] if isinstance(why, str) else list(why)
     return text + (f": {reasons[0]}" if reasons and proof.get("verdict") != "proved" else "")
@@ -56,7 +73,9 @@ def _baseline(verdict: dict[str, Any], standing: dict[str, Any]) -> list[tuple[s
         return []
     starts = verdict["baseline_starts"]
     value = _interval(verdict["baseline_value"], verdict["baseline_low"], verdict["baseline_high"], verdict["unit"])
-    text = f"{value}, {starts} start{'s' * (starts != 1)}"
+    text = f"{value}, {_count(starts, 'start')}"
+    if standing["starts"] != starts:
+        text += f" when this was compared; {standing['starts']} now"
     return [("baseline", text + (", provisional: accept at least 3 starts" if standing["provisional"] else ""))]
 
 
@@ -66,7 +85,7 @@ def _ratio(verdict: dict[str, Any]) -> str:
     text = f" {_percent(verdict['ratio'])}"
     if verdict["ratio_low"] is not None:
         text += f" ({_percent(verdict['ratio_low'])} to {_percent(verdict['ratio_high'])}"
-        text += ", from repeats only)" if verdict["basis"] == "repeats" else ")"
+        text += " if starts did not differ)" if verdict["basis"] == "repeats" else ")"
     return text
 
 
@@ -78,12 +97,12 @@ def _first(record: dict[str, Any]) -> str:
 
 
 def _mde(verdict: dict[str, Any]) -> list[tuple[str, str]]:
-    """The smallest difference that this comparison could have found; a "same" below it would mean little."""
+    """The smallest difference that this comparison finds reliably; that it found none means little below it."""
     if verdict["mde"] is None:
         return []
-    text = f"{100 * verdict['mde']:.1f} % (found in 80 of 100 cases)"
+    text = f"{100 * verdict['mde']:.1f} %: true differences from here on are found in 80 of 100 such comparisons"
     if verdict["basis"] == "repeats":
-        text = f"at least {text}: how much starts differ is not known yet"
+        text = f"at least {100 * verdict['mde']:.1f} %: how much starts differ is not known yet"
     return [("MDE", text)]
 
 
@@ -107,11 +126,20 @@ def _verdict(record: dict[str, Any]) -> list[tuple[str, str]]:
     if changed:
         told = ", ".join(f"{one['metric']} at {one['concurrency']} {_percent(one['ratio'])}" for one in changed)
         rows.append(("also", f"changed: {told}"))
-    for index, line in enumerate(verdict["explanations"][:3]):
-        rows.append(("changed" if index == 0 else "", line))
-    more = len(verdict["explanations"]) - 3
+    return rows + _explanations(record)
+
+
+def _explanations(record: dict[str, Any]) -> list[tuple[str, str]]:
+    """The likeliest three; where there is none, that is an answer too, if the fingerprints were there to compare."""
+    verdict = record["verdict"]
+    told = verdict["explanations"]
+    compared = verdict["baseline_value"] is not None and (record.get("fingerprints") or {}).get("before")
+    if not told and compared:
+        return [("changed", "nothing that is looked at: state, clocks, limits and load are as they were")]
+    rows = [("changed" if index == 0 else "", line) for index, line in enumerate(told[:3])]
+    more = len(told) - 3
     if more > 0:
-        rows.append(("", f"... and {more} more differences in the record"))
+        rows.append(("", f"... and {_count(more, 'more difference')} in the record"))
     return rows
 
 
@@ -124,7 +152,7 @@ def lines(record: dict[str, Any], path: str, reused: bool) -> list[str]:
     rows = [
         ("server", _server(record)),
         ("workload", _workload(measurement)),
-        ("decode", f"{rate}, {headline['n']} repeats within one start"),
+        ("decode", f"{rate}, {_count(headline['n'], 'repeat')} within one start"),
         ("TTFT", _interval(ttft["mean"], ttft.get("low"), ttft.get("high"), "ms", 1000.0)),
         ("TPOT", _interval(tpot["mean"], tpot.get("low"), tpot.get("high"), "ms", 1000.0)),
         ("proof", _proof(record)),

@@ -145,10 +145,7 @@ def decide(
     _compare(found, list(old.values()), list(new.values()))
     if again:
         found.verdict = "inconclusive"
-        found.reasons = [
-            "it is the very start that the baseline was measured on: its repeats say nothing about another"
-        ]
-        found.reasons += weak
+        found.reasons = [_same_start(record, baseline), *weak]
     elif weak:
         found.verdict, found.reasons = "incomparable", weak
     elif found.basis != "starts":
@@ -166,6 +163,23 @@ def decide(
     else:
         _judge(found)
         found.metrics = _metrics(measurement, baseline, group)
+    return found
+
+
+def _same_start(record: dict[str, Any], baseline: list[dict[str, Any]]) -> str:
+    """Why a start that is part of the baseline decides nothing; and what to do when something changed meanwhile."""
+    text = "it is the very start that the baseline was measured on: its repeats say nothing about another"
+    states = {state(one) for one in baseline if starts.name(one) == starts.name(record)}
+    if state(record) not in states:
+        text += (
+            ", and a change while a server runs may show only in the next one (reset_gpus.yml ends it, deploy again)"
+        )
+    return text
+
+
+def state(record: dict[str, Any]) -> str | None:
+    """Hash of the state that a record was measured in."""
+    found: str | None = (record["fingerprints"].get("before") or {}).get("state_hash")
     return found
 
 
@@ -279,7 +293,7 @@ def as_row(record: dict[str, Any]) -> dict[str, Any]:
     return {
         "id": record["id"],
         "start_id": record["measurement"]["server"]["start_id"],
-        "state_hash": (record["fingerprints"].get("before") or {}).get("state_hash"),
+        "state_hash": state(record),
         "decode_tok_s": record["measurement"]["headline"]["value"],
         "verdict": None,
     }

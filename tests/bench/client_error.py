@@ -24,6 +24,7 @@ sys.path.insert(0, str(ROOT / "playbooks" / "collections"))
 from ansible_collections.groundstate.llm.plugins.module_utils import endpoint, load, self_check, workload  # noqa: E402
 from ansible_collections.groundstate.llm.plugins.module_utils.engines import get_engine  # noqa: E402
 from ansible_collections.groundstate.llm.plugins.module_utils.http_client import Client  # noqa: E402
+from ansible_collections.groundstate.llm.plugins.module_utils.prompt_source import PromptSource  # noqa: E402
 
 TTFT_S, STEP_S = 0.2, 0.01
 
@@ -33,7 +34,8 @@ def measure(url: str, wanted: dict) -> load.Run:
         client = Client(url)
         try:
             target = endpoint.Endpoint(client, get_engine("vllm"), "mock", wanted)
-            return await load.Runner(target, wanted, "client-error", load.Progress()).run()
+            chosen = await PromptSource(target, wanted, "client-error").choose()
+            return await load.Runner(target, wanted, chosen, load.Progress()).run()
         finally:
             await client.close()
 

@@ -107,9 +107,12 @@ def test_three_accepted_starts_judge_the_next_and_an_edit_is_named_first(bed):
     assert facts["verdict"] == "slower"
     assert facts["mde"] == verdict["mde"]
     assert facts["explanations"][0].endswith(name)
+    assert "in another state" not in bed.said
     rows = index.open_index(str(bed.records)).rows()
     assert [row["in_baseline"] for row in rows] == [True, True, True, False]
     assert [row["verdict"] for row in rows] == ["first", "inconclusive", third["verdict"]["verdict"], "slower"]
+    bed.record(82.3, "s5", fingerprint=edited, accept=True)
+    assert "is now part of a baseline whose last start was in another state (1 file of xllamacpp differs" in bed.said
 
 
 def test_a_plan_collects_its_starts_from_the_history(bed):

@@ -58,12 +58,13 @@ def test_exact_tokens_of_a_real_model_and_reuse_until_a_new_start(measured):
         "method": "token ids",
         "token_source": "the server's /tokenize",
         "vocabulary": found["prompts"]["vocabulary"],
+        "why_not": [],
         "exact": True,
     }
     told = level["server_metrics"]
     assert (told["delta"]["generated_tokens"], told["foreign_tokens"]) == (2 * 12, 0)
     assert found["client"]["time_stamps"] in ("kernel", "reader")
-    assert level["cached_tokens"] == 0
+    assert level["cached_tokens"] < 4  # nonces of random tokens: the first one may be alike by chance
     assert found["headline"]["low"] < found["headline"]["value"] < found["headline"]["high"]
     assert KEY not in json.dumps(first)
 

@@ -123,7 +123,7 @@ def test_twice_then_measured_again_then_torn_down(job):
     first = job.run("deploy_baseline")
     assert recap(first)["failed"] == 0
     assert "first measurement of this declaration" in first
-    assert re.search(r"decode\s+\d+\.\d tok/s \(", first)
+    assert re.search(r"decode\s+\d+\.\d+ tok/s \(", first)
     [path] = job.record_files()
     record = json.loads(path.read_text())
     assert record["schema"] == 1

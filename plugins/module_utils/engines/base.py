@@ -247,7 +247,8 @@ class Engine:
         found = re.search(self.resolved_pattern, line) if self.resolved_pattern else None
         if not found:
             return None
-        told = _keywords(found.group(1))
+        # Where an object lies in memory is another place with every start.
+        told = _keywords(re.sub(r" at 0x[0-9a-f]+", "", found.group(1)))
         return {name: value for name, value in told.items() if name not in self.resolved_passing}
 
     def resolved(self, info: dict[str, Any], model: dict[str, Any]) -> dict[str, Any]:
@@ -292,11 +293,11 @@ _JOINED = 30  # pieces that one value may consist of
 
 def _keywords(text: str) -> dict[str, str]:
     """ "a=1, b=f(x=2, y=3)" as name -> value, each in Python's own notation where it has one."""
-    pieces = re.split(r", (?=\w+=)", text)
+    pieces = re.split(r", (?=\w+ ?=)", text)
     found: dict[str, str] = {}
     position = 0
     while position < len(pieces):
-        name, equals, value = pieces[position].partition("=")
+        name, equals, value = (one.strip() for one in pieces[position].partition("="))
         used = 1
         if equals:
             for count in range(1, _JOINED):

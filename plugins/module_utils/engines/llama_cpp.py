@@ -36,6 +36,7 @@ class LlamaCpp(Engine):
         "generated_tokens": "llamacpp:tokens_predicted_total",
     }
     info_path = "/props"
+    resolved_pattern = r"load_model: initializing, (n_slots = .+?)\s*$"
     distribution = "xllamacpp"
     tokenize_path = "/tokenize"
     tokenize_field = "content"

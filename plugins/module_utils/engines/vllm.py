@@ -56,6 +56,7 @@ class VLLM(Engine):
         "generated_tokens": "vllm:generation_tokens_total",
     }
     version_path = "/version"
+    resolved_pattern = r"Initializing a V1 LLM engine \(v[^)]*\) with config: (.+?)\s*$"
     distribution = "vllm"
     spans_hosts = True
     # With a cumem graph pool, and with EPLB of a mixture of experts.

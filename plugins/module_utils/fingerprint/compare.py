@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 from .. import engines
 
 _SHOWN = 5  # names in one sentence
+_LONG = 120  # characters of one value
+_CONTEXT = 40  # that two long values have in common before it is left out
 _MISSING = object()
 
 #: How likely a difference moves a number, likeliest first. Within one rank the order is that of the sections.
@@ -76,7 +78,17 @@ def _show(value: Any) -> str:
     if value is None:
         return "unknown"
     text = str(value)
-    return text if len(text) <= 120 else text[:117] + "..."
+    return text if len(text) <= _LONG else text[: _LONG - 3] + "..."
+
+
+def _change(old: Any, new: Any) -> str:
+    """Old -> new; of two long texts from shortly before where they begin to differ."""
+    texts = [one if isinstance(one, str) else _show(one) for one in (old, new)]
+    if max(map(len, texts)) > _LONG:
+        same = next((place for place, pair in enumerate(zip(*texts)) if pair[0] != pair[1]), min(map(len, texts)))
+        begin = max(0, texts[0].rfind(", ", 0, same) + 2) if same > _CONTEXT else 0
+        texts = [("... " if begin else "") + one[begin : begin + _LONG] for one in texts]
+    return f"{_show(texts[0])} -> {_show(texts[1])}"
 
 
 def _names(names: list[str]) -> str:
@@ -217,7 +229,7 @@ def _server(a: dict[str, Any], b: dict[str, Any]) -> list[Finding]:
     for key, label in _SEEN.items():
         if a.get(key) is not None and b.get(key) is not None:
             for name, was, now in _pairs(a[key], b[key]):
-                found.append(Finding(SERVER, f"{label} {name}: {_show(was)} -> {_show(now)}"))
+                found.append(Finding(SERVER, f"{label} {name}: {_change(was, now)}"))
     if a.get("tensor_parallel") != b.get("tensor_parallel") and not asked:
         found.append(Finding(SERVER, f"tensor parallel: {a.get('tensor_parallel')} -> {b.get('tensor_parallel')}"))
     return found

@@ -11,6 +11,7 @@ from .compare import LIMITS, PASSING, TENANTS, UNDER_LOAD, Finding
 
 # Smaller changes of what moves by itself are no explanation.
 _CLOCK_SHARE = 0.02
+_POWER_SHARE = 0.02
 _REASON_SHARE = 0.05  # of the time under load
 _DEGREES = 10.0
 _LOAD = 1.0  # runnable processes
@@ -47,7 +48,25 @@ def _loaded(a: dict[str, Any], b: dict[str, Any]) -> list[Finding]:
         found += _moved(label, unit, a.get(name), b.get(name), _CLOCK_SHARE)
     found += _reasons(a.get("reasons") or {}, b.get("reasons") or {})
     found += _hotter("GPU temperature under load", a.get("temperature"), b.get("temperature"), UNDER_LOAD)
-    return found
+    # With other clocks another power is no news.
+    return found if any("clock under load" in one.text for one in found) else found + _busier(a, b)
+
+
+def _busier(a: dict[str, Any], b: dict[str, Any]) -> list[Finding]:
+    """At the same clocks, power tells how much of the time a GPU computes: the rest of it waits for something else.
+
+    No cause, but where to look for one; so it stands behind all that may be one.
+    """
+    old, new = a.get("power"), b.get("power")
+    if not old or not new or abs(new - old) <= _POWER_SHARE * old:
+        return []
+    busy = [side.get("utilisation") for side in (a, b)]
+    told = "" if None in busy else f", utilisation {busy[0]:.0f} -> {busy[1]:.0f} %"
+    what = "more" if new < old else "less"
+    text = (
+        f"GPU power under load {old:.0f} -> {new:.0f} W at the same clocks{told}: the GPUs waited {what} for the host"
+    )
+    return [Finding(LIMITS, f"{text} or each other")]
 
 
 def _moved(label: str, unit: str, old: float | None, new: float | None, share: float) -> list[Finding]:

@@ -10,7 +10,7 @@ import glob
 import json
 import os
 import subprocess
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import files
 from ..file_hashes import FileHashes, sha256_file
@@ -21,8 +21,9 @@ SHOWN = 200  # files listed by name; the hash is of all of them
 _TIMEOUT_S = 20.0
 # -I -S: neither the user's variables nor a patched sitecustomize take part in the answer.
 _QUESTION = """
-import json, os, platform
-print(json.dumps([platform.python_version(), platform.python_implementation(), os.path.dirname(os.__file__)]))
+import json, os, platform, sys
+print(json.dumps([platform.python_version(), platform.python_implementation(), os.path.dirname(os.__file__),
+                  os.path.dirname(os.path.dirname(sys.executable))]))
 """
 
 
@@ -37,9 +38,20 @@ def site_folders(env_path: str) -> list[str]:
     return found
 
 
-def interpreter(env_path: str) -> tuple[str, str, str]:
-    """(version, implementation, folder of the standard library) of an environment. Raises OSError with the reason."""
+class Interpreter(NamedTuple):
+    """What the Python of an environment says of itself."""
+
+    version: str
+    implementation: str
+    library: str  # folder of the standard library
+    home: str  # folder whose bin/ it lies in: another environment when bin/python is a script that starts it
+
+
+def interpreter(env_path: str) -> Interpreter:
+    """Ask the Python of an environment. Raises OSError with the reason."""
     python = os.path.join(env_path, "bin", "python")
+    if not os.path.exists(python) and os.path.exists(python + "3"):
+        python += "3"  # as in /usr
     try:
         done = subprocess.run(
             [python, "-I", "-S", "-c", _QUESTION],
@@ -48,14 +60,13 @@ def interpreter(env_path: str) -> tuple[str, str, str]:
             stdin=subprocess.DEVNULL,
             check=False,
         )
-        version, implementation, library = json.loads(done.stdout)
+        return Interpreter(*json.loads(done.stdout))
     except FileNotFoundError as error:
         raise OSError(f"{python} does not exist") from error
     except subprocess.TimeoutExpired as error:
         raise OSError(f"{python} did not answer within {_TIMEOUT_S:.0f} s") from error
     except (ValueError, TypeError) as error:
         raise OSError(f"{python} does not run (status {done.returncode})") from error
-    return version, implementation, library
 
 
 def _customised(library: str, unknown: Unknown) -> dict[str, str]:
@@ -116,12 +127,14 @@ def read(env_path: str, cache: str | None, unknown: Unknown, verify_files: bool 
     if not env_path:
         unknown["python_env"] = "no environment was named (env_path is empty)"
         return section
+    sites = site_folders(env_path)
     try:
-        section["python"], section["implementation"], library = interpreter(env_path)
-        section["customised"] = _customised(library, unknown)
+        python = interpreter(env_path)
+        section["python"], section["implementation"] = python.version, python.implementation
+        section["customised"] = _customised(python.library, unknown)
+        sites = sites or site_folders(python.home)
     except OSError as error:
         unknown["python_env.python"] = str(error)
-    sites = site_folders(env_path)
     if not sites:
         unknown["python_env.distributions"] = f"no lib/python3*/site-packages below {env_path}"
         return section

@@ -38,12 +38,19 @@ def counted(before: dict[str, Any], after: dict[str, Any]) -> dict[str, float]:
 
 
 # Our key -> (key of a GPU in a window, what of several GPUs counts: tensor parallelism waits for the slowest).
-_GPU = {"clock_sm": ("sm_mhz", min), "clock_memory": ("memory_mhz", min), "temperature": ("temperature_c", max)}
+_GPU = {
+    "clock_sm": ("sm_mhz", min),
+    "clock_memory": ("memory_mhz", min),
+    "temperature": ("temperature_c", max),
+    "power": ("power_w", min),
+    "utilisation": ("utilisation", min),
+}
 _HOST = {"cpu_mhz": "cpu_mhz", "load": "load1"}
 
 
 def summary(measurement: dict[str, Any], fingerprints: dict[str, Any] | None = None) -> dict[str, Any]:
-    """What :func:`.explain.explain` compares: clocks (MHz), temperature (°C), load, accept length and ``reasons``.
+    """What :func:`.explain.explain` compares: clocks (MHz), temperature (°C), power (W), utilisation (%), load,
+    accept length and ``reasons``.
 
     ``reasons``: reason -> share of the time that it held the clocks of some GPU down: as sampled during the level of
     the headline, or else as the driver counted between the fingerprints. What was not seen is left out.

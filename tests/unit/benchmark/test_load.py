@@ -8,10 +8,11 @@ import math
 import time
 
 import pytest
-from ansible_collections.groundstate.llm.plugins.module_utils import files, load, measurement, self_check
+from ansible_collections.groundstate.llm.plugins.module_utils import files, load, measurement, prompts, self_check
 from ansible_collections.groundstate.llm.plugins.module_utils.endpoint import Endpoint, EndpointError, Sample
 from ansible_collections.groundstate.llm.plugins.module_utils.engines import get_engine
 from ansible_collections.groundstate.llm.plugins.module_utils.http_client import Client
+from ansible_collections.groundstate.llm.plugins.module_utils.prompt_source import PromptSource
 from ansible_collections.groundstate.llm.plugins.module_utils.sampling import Sampler
 from ansible_collections.groundstate.llm.plugins.module_utils.workload import DEFAULTS, WorkloadError, resolve
 from mock_llm import Mock
@@ -19,14 +20,15 @@ from mock_llm import Mock
 QUICK = {"prompt_tokens": 32, "output_tokens": 8, "repeats": 3, "warmup_requests": 2, "warmup_cap_s": 0}
 
 
-def run(mock: Mock, guard=None, engine="vllm", name="m1", progress=None, **options) -> load.Run:
+def run(mock: Mock, guard=None, engine="vllm", name="m1", progress=None, model_path="", **options) -> load.Run:
     wanted = resolve({**QUICK, **options})
 
     async def work():
         client = Client(mock.url)
         try:
             target = Endpoint(client, get_engine(engine), "mock", wanted)
-            return await load.Runner(target, wanted, name, progress or load.Progress()).run()
+            chosen = await PromptSource(target, wanted, name, model_path=model_path).choose()
+            return await load.Runner(target, wanted, chosen, progress or load.Progress()).run()
         finally:
             await client.close()
 
@@ -73,8 +75,54 @@ def test_without_a_tokenizer_words_are_fitted_to_the_servers_count():
         "token_source": "the server's usage",
         "words": 23,
         "fitted_exactly": True,
+        "why_not": ["there is no tokenizer.json or tiktoken file in a folder of the model"],
     }
     assert document(done)["prompts"]["exact"] is True
+
+
+@pytest.fixture
+def model_folder(tmp_path):
+    """A folder of a model whose tokenizer knows our words with a space, and all but a few of them without."""
+    pieces = [f"\u0120{word}" for word in prompts.WORDS] + prompts.WORDS[10:]
+    vocabulary = {piece: number for number, piece in enumerate(pieces, 7)}
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"type": "BPE", "vocab": vocabulary}}))
+    return tmp_path
+
+
+def test_the_models_own_tokenizer_gives_ids_where_the_server_tells_none(model_folder):
+    with Mock(tokenize=False) as mock:
+        done = run(mock, engine="sglang", model_path=str(model_folder))
+        assert {truth.prompt_tokens for truth in mock.truths} == {32}
+        sent = [json.loads(truth.prompt) for truth in mock.truths]
+    assert all(7 <= one < 7 + len(prompts.WORDS) for prompt in sent for one in prompt)
+    assert document(done)["prompts"] == {
+        "method": "token ids",
+        "token_source": "tokenizer.json of the model",
+        "vocabulary": len(set(prompts.WORDS)),
+        "why_not": ["/tokenize answers 404 without token ids (not found)"],
+        "exact": True,
+    }
+
+
+def test_a_chat_is_made_of_words_that_are_one_token_wherever_they_stand(model_folder):
+    with Mock(tokenize=False, template_tokens=9) as mock:
+        done = run(mock, engine="sglang", api="chat", model_path=str(model_folder))
+        sent = {word for truth in mock.truths for word in json.loads(truth.prompt).split()}
+    assert sent <= set(prompts.WORDS[10:])
+    assert done.prompts["token_source"] == "the server's usage; words from tokenizer.json of the model"
+    assert done.prompts["why_not"] == []
+
+
+def test_a_server_that_takes_no_ids_gets_words(model_folder):
+    with Mock(tokenize=False, trap="text_only") as mock:
+        done = run(mock, engine="generic", model_path=str(model_folder))
+        assert {truth.prompt_tokens for truth in mock.truths} == {32}
+    assert done.prompts["method"] == "words fitted by usage.prompt_tokens"
+    assert done.prompts["why_not"] == [
+        "engine generic has no request for token ids that we know",
+        "a prompt of token ids: /v1/completions answers 400 without usage.prompt_tokens (prompt must be a string); the "
+        "length of prompts cannot be known on this server",
+    ]
 
 
 def test_a_template_that_is_longer_than_the_prompt_is_refused():
@@ -211,6 +259,14 @@ def test_the_document_is_json_without_nan_and_consistent_with_its_rows():
     short = measurement.short(found)
     assert (short["value"], short["measurement_id"], short["model"]) == (headline["value"], "m1", "mock")
     assert found["workload_hash"] == files.digest(found["workload"])
+
+
+def test_an_interval_of_what_cannot_be_negative_ends_at_0():
+    wide = measurement._over_repeats([{"x": one} for one in (10.0, 400.0, 300.0)], "x")
+    assert (wide.low, wide.n) == (0.0, 3)
+    assert wide.high > 700
+    steady = measurement._over_repeats([{"x": one} for one in (9.0, 10.0, 11.0)], "x")
+    assert (steady.low, steady.high) == pytest.approx((7.516, 12.484), abs=1e-3)
 
 
 def test_one_repeat_has_no_interval_instead_of_a_wrong_one():
@@ -359,9 +415,8 @@ def test_texts_of_a_file_are_sent_as_they_are_when_the_cache_is_kept():
         client = Client(url)
         try:
             target = Endpoint(client, get_engine("vllm"), "mock", wanted)
-            return await load.Runner(
-                target, wanted, "m1", load.Progress(), ["one text", "another text", "unused"]
-            ).run()
+            chosen = await PromptSource(target, wanted, "m1", ["one text", "another text", "unused"]).choose()
+            return await load.Runner(target, wanted, chosen, load.Progress()).run()
         finally:
             await client.close()
 

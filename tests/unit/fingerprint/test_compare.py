@@ -171,3 +171,16 @@ def test_arguments_are_read_as_flags_and_values():
         "--with": "eq",
         "--negative": "-1",
     }
+
+
+def test_of_two_long_values_the_place_is_shown_where_they_differ():
+    long = "{" + ", ".join(f"'option_{number}': None" for number in range(80)) + "}"
+    sides = [{"config": long}, {"config": long.replace("60': N", "60': n")}]
+    before, after = ({"sections": {"server": {"resolved": one}}} for one in sides)
+    [text] = differences(before, after)
+    assert text.startswith("resolved argument config: ... 'option_60': None, 'option_61'")
+    assert " -> ... 'option_60': none, 'option_61'" in text
+    assert len(text) < 300
+    sides = [{"config": "1"}, {}]
+    before, after = ({"sections": {"server": {"resolved": one}}} for one in sides)
+    assert differences(before, after) == ["resolved argument config: 1 -> not there"]

@@ -47,10 +47,26 @@ def test_python_itself_answers_for_its_version(site):
     assert unknown == {}
 
 
+def test_a_script_that_starts_the_python_of_another_environment_is_followed(site, tmp_path):
+    real = site.root / "bin" / "python3"
+    real.parent.mkdir(exist_ok=True)
+    real.symlink_to(sys.executable)
+    for name in ("python", "python3"):
+        script = tmp_path / name / "bin" / name
+        script.parent.mkdir(parents=True)
+        script.write_text(f'#!/bin/sh\nexec "{real}" "$@"\n')
+        script.chmod(0o755)
+        found = python_env.read(str(script.parent.parent), None, {})
+        assert found["distributions"]["sglang"] == "0.5.23"
+        assert found == python_env.read(str(site.root), None, {})
+
+
 def test_a_sitecustomize_beside_the_standard_library_is_seen(site, tmp_path, monkeypatch):
     library = tmp_path / "library"
     library.mkdir()
-    monkeypatch.setattr(python_env, "interpreter", lambda path: ("3.12.3", "CPython", str(library)))
+    monkeypatch.setattr(
+        python_env, "interpreter", lambda path: python_env.Interpreter("3.12.3", "CPython", str(library), "/")
+    )
     before = python_env.read(str(site.root), None, {})["customised"]
     (library / "sitecustomize.py").write_text("import os\n")
     after = python_env.read(str(site.root), None, {})["customised"]

@@ -30,6 +30,20 @@ def test_sglangs_own_line_tells_what_it_resolved():
     assert not {"random_seed", "port", "nccl_port"} & set(found)
 
 
+def test_vllms_own_line_tells_what_it_resolved():
+    found = running.resolved(record(DATA / "fingerprint" / "vllm-0.32.0.cpu.start.log", "vllm"), {})
+    assert (found["model"], found["dtype"], found["max_seq_len"]) == ("'/models/tiny'", "torch.bfloat16", "1024")
+    assert found["enable_chunked_prefill"] == "True"
+    assert found["compilation_config"].startswith("{'mode': <CompilationMode.NONE: 0>, 'debug_dump_path': None")
+    assert found["kernel_config"].startswith("KernelConfig(ir_op_priority=IrOpPriorityConfig(rms_norm=['native']")
+    assert len(found) == 33
+
+
+def test_llama_cpps_own_line_tells_what_it_resolved():
+    found = running.resolved(record(DATA / "fingerprint" / "llama_cpp.start.log", "llama_cpp"), {})
+    assert found == {"kv_unified": "'false'", "n_ctx_slot": "2048", "n_slots": "2"}
+
+
 def test_values_that_are_no_python_are_kept_as_they_are(tmp_path):
     log = tmp_path / "server.log"
     log.write_text(
@@ -40,6 +54,15 @@ def test_values_that_are_no_python_are_kept_as_they_are(tmp_path):
     assert found["b"] == "C(x=1, y=[1, 2])"
     assert found["c"] == "{'k': 'v, w=1'}"
     assert found["d"].startswith("((((")
+
+
+def test_addresses_of_objects_are_no_difference(tmp_path):
+    log = tmp_path / "server.log"
+    told = []
+    for address in ("0x7f0a", "0x7f0b"):
+        log.write_text(f"server_args=ServerArgs(quantization=<x.Fp8Config object at {address}>, a=1)\n")
+        told.append(running.resolved(record(log), {}))
+    assert told[0] == told[1] == {"a": "1", "quantization": "<x.Fp8Config object>"}
 
 
 def test_secrets_in_the_line_become_hashes(tmp_path):
