@@ -78,15 +78,17 @@ def tell(home: str, record: ServerRecord, memory: oom.Group | None = None, worke
     """
     text = zombie_status(worker) if worker else _await_exit(servers.folder(home, record.name))
     known, lines = look(record)
-    number = readiness.exit_signal(text)
-    if known and known["evidence"] == "signal":
-        number = _signal_of(known["line"]) or number
+    told = _signal_of(known["line"]) if known and known["evidence"] == "signal" else 0
+    number = told or readiness.exit_signal(text)
+    itself = not worker and _by_itself(record, text, lines)
     evidence = []
     if number == int(signal.SIGBUS):
         evidence.append(shared_memory())
     elif (number == int(signal.SIGKILL) or not text) and (known is None or known["evidence"] == "signal"):
         of_kill = _of_kill(record, memory, worker.pid if worker else record.pid)
-        evidence += of_kill if text else [one for one in of_kill if KERNEL_KILLED in of_kill[0]]
+        # A status of its own making says nothing of who killed what before; only the kernel's traces do.
+        sure = text and (told or not itself)
+        evidence += of_kill if sure else [one for one in of_kill if KERNEL_KILLED in of_kill[0]]
     if known:
         evidence += _of_row(record, known)
     result = units.result(record.unit) if record.launcher == "systemd" and record.unit and not worker else ""
@@ -99,10 +101,29 @@ def tell(home: str, record: ServerRecord, memory: oom.Group | None = None, worke
             "line": evidence[0],
         }
     diagnosis = {key: value for key, value in known.items() if key != "evidence"} if known else {}
-    words = readiness.exit_words(text) if text or not worker else "its exit status is not known (it was waited for)"
+    if worker:
+        words = readiness.exit_words(text) if text else "its exit status is not known (it was waited for)"
+    else:
+        words = end_words(record, text, lines)
     return Story(
         words, diagnosis, evidence, log_lines.relevant(lines, LOG_LINES), [] if worker else _left(home, record)
     )
+
+
+def end_words(record: ServerRecord, text: str, lines: list[str] | None = None) -> str:
+    """The exit status of a server in words; ``text`` as its supervisor wrote it, ``lines`` of its log (None: read)."""
+    words = readiness.exit_words(text)
+    if not _by_itself(record, text, lines):
+        return words
+    return f"{words.partition(':')[0]} by its own launcher, because one of its processes had failed"
+
+
+def _by_itself(record: ServerRecord, text: str, lines: list[str] | None) -> bool:
+    """Whether the SIGKILL that ended the server was its own."""
+    if readiness.exit_signal(text) != int(signal.SIGKILL):
+        return False
+    seen = files.tail(record.log, SEARCHED_LINES, SEARCHED_BYTES) if lines is None else lines
+    return get_engine(record.engine).ended_itself(seen)
 
 
 def zombie_status(item: Process, proc: str = procfs.PROC) -> str:

@@ -155,9 +155,17 @@ TABLE = (
         "install builds for it (newer torch and engine for newer GPUs), or another attention backend in extra_args",
     ),
     Diagnosis(
+        "build tool missing",
+        r"(No such file or directory: '(?:[^'\n]*/)?(?:ninja|nvcc)'|Ninja is required to load C\+\+ extensions"
+        r"|Could not find nvcc[^\n]*|[^\s:]*\bnvcc: not found)",
+        "the engine compiles kernels at its start, and does not find a program that it calls for that: {0}",
+        "install ninja into the environment (its bin folder comes first on the server's PATH), nvcc with the CUDA "
+        "toolkit; where they lie elsewhere, name the folders in llm_server.env.PATH",
+    ),
+    Diagnosis(
         "kernels cannot be compiled",
-        r"(Failed to find C compiler[^\n]*|Could not find nvcc[^\n]*|fatal error: Python\.h: No such file or directory"
-        r"|Ninja is required to load C\+\+ extensions[^\n]*|CUDA_HOME environment variable is not set[^\n]*)",
+        r"(Failed to find C compiler[^\n]*|fatal error: Python\.h: No such file or directory"
+        r"|CUDA_HOME environment variable is not set[^\n]*)",
         "the engine compiles kernels at its start, and something it needs for that is missing: {0}",
         "install a C compiler, the headers of this Python and the CUDA toolkit, or set CUDA_HOME in llm_server.env",
     ),
@@ -342,6 +350,14 @@ TABLE = (
         r"WorkerProc initialization failed due to an exception in a background process",
         "a worker ended before it was ready",
         "read the lines of the worker before it in the log; where it has none, somebody or the kernel killed it",
+        evidence="signal",
+    ),
+    Diagnosis(
+        "a rank was lost",
+        r"((?:Read|Write) error \[[^]\n]*\]:\d+: Connection reset by peer|Connection closed by peer \[[^]\n]*\]:\d+)",
+        "a rank lost its connection to another one, which ended first: {0}",
+        "find what ended the other one: its last lines in the log, the kernel's log (out of memory, Xid); where both "
+        "say nothing, somebody killed it",
         evidence="signal",
     ),
 )
