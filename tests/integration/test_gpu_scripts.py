@@ -1,4 +1,4 @@
-"""The scripts for real GPUs, without any: each runs to its end with stand-ins for the engine, and finds what is there."""
+"""The scripts for real GPUs, without any: each runs to its end with stand-ins for the engine, and keeps results."""
 
 from __future__ import annotations
 
