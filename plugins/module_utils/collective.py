@@ -133,7 +133,8 @@ def _start(
 def _watch(running: list[Rank], patience_s: float) -> None:
     with selectors.DefaultSelector() as selector:
         for one in running:
-            assert one.process.stdout is not None
+            if one.process.stdout is None:
+                raise TypeError("a rank was started without a pipe")
             selector.register(one.process.stdout, selectors.EVENT_READ, one)
         deadline = time.monotonic() + patience_s
         while selector.get_map():

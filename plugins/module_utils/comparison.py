@@ -117,8 +117,8 @@ def _expanded(resamples: list[float], n: int, df: int, alpha: float) -> tuple[fl
     """
     tail = NormalDist().cdf(-math.sqrt(n / (n - 1)) * stats.t_quantile(1.0 - alpha / 2.0, df))
     low, high = (stats.percentile(resamples, 100.0 * share) for share in (tail, 1.0 - tail))
-    assert low is not None
-    assert high is not None
+    if low is None or high is None:
+        raise ValueError("there are no resamples to take percentiles of")
     return low, high
 
 

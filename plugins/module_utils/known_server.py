@@ -173,7 +173,8 @@ class Connection:
             if end < 0:
                 return
             lines = bytes(self.buffer[:end]).decode("latin-1").split("\r\n")
-            headers = {name.strip().lower(): value.strip() for name, _, value in (x.partition(":") for x in lines[1:])}
+            fields = (line.partition(":") for line in lines[1:])
+            headers = {name.strip().lower(): value.strip() for name, _colon, value in fields}
             length = int(headers.get("content-length", 0))
             if len(self.buffer) < end + 4 + length:
                 return

@@ -178,8 +178,7 @@ class Sampler:
             self._end_child()
         said = ""
         with self._child as child:
-            assert child.stdout is not None
-            for line in child.stdout:
+            for line in child.stdout or ():
                 row = parse_row(line, names, now())
                 if row is not None:
                     self.source = "nvidia-smi"

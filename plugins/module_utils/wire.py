@@ -127,7 +127,7 @@ class Wire:
 
     def _start(self) -> None:
         self._loop.add_reader(self.sock, self._readable)
-        if self._in.pending:  # came with the last bytes of the handshake
+        if self._in.pending > 0:  # came with the last bytes of the handshake
             self._decrypt(now(), b"")
 
     def _readable(self) -> None:
@@ -149,7 +149,8 @@ class Wire:
             self._decrypt(when or read_at, data)
 
     def _decrypt(self, when: float, data: bytes) -> None:
-        assert self._tls is not None
+        if self._tls is None:
+            raise TypeError("what is not encrypted cannot be decrypted")
         self._in.write(data)
         plain = []
         error: Exception | None = None
@@ -184,7 +185,7 @@ class Wire:
             self._flush()
 
     def _flush(self) -> None:
-        if self._out.pending:
+        if self._out.pending > 0:
             self._send(self._out.read())
 
     def _send(self, data: bytes) -> None:

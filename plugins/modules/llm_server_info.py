@@ -15,15 +15,9 @@ description:
     anybody else; or, without a completion, when requests run and no token is made.
   - Changes nothing. A server that was never launched is reported as V(absent).
 author: Groundstate contributors (@groundstate)
+extends_documentation_fragment:
+  - groundstate.llm.server
 options:
-  home:
-    description: Folder that holds all that is written on the host.
-    type: path
-    required: true
-  server:
-    description: Name of the server.
-    type: str
-    required: true
   completion:
     description:
       - Whether the server is asked for a completion of two tokens.

@@ -20,15 +20,9 @@ description:
     then left running, to be looked into.
   - A server that was found ready before is only asked again.
 author: Groundstate contributors (@groundstate)
+extends_documentation_fragment:
+  - groundstate.llm.server
 options:
-  home:
-    description: Folder that holds all that is written on the host.
-    type: path
-    required: true
-  server:
-    description: Name of the server.
-    type: str
-    required: true
   timeout_s:
     description:
       - How long to wait at most, in seconds.

@@ -19,15 +19,9 @@ description:
     every place.
   - Returns what each source of NCCL would yield to the server and which wins, and who else on the host sets variables
     of NCCL. What contradicts the profile there is a warning.
+extends_documentation_fragment:
+  - groundstate.llm.server
 options:
-  home:
-    description: Folder on the host that holds all that Groundstate writes there.
-    type: path
-    required: true
-  server:
-    description: Name of the server.
-    type: str
-    required: true
   profile:
     description: Name of the profile. Required with O(state=present).
     type: str

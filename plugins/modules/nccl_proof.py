@@ -21,15 +21,9 @@ description:
   - Names where each value came from (environment of the start, a file C(nccl.conf), Python start-up, the engine).
   - A variable that NCCL reads and nobody declared contradicts a profile too; what the engine sets by itself is shown
     and does not.
+extends_documentation_fragment:
+  - groundstate.llm.server
 options:
-  home:
-    description: Folder on the host that holds all that Groundstate writes there.
-    type: path
-    required: true
-  server:
-    description: Name of the server.
-    type: str
-    required: true
   profile:
     description:
       - Name of the profile that has to be in force, one of O(profiles). Without it and without O(variables), what was

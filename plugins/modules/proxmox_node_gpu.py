@@ -169,7 +169,7 @@ class Job:
         awake = node.persistence(self.shell)
         if not self.given["persistence"] or awake is not False:
             return awake
-        status, _, _ = self.shell.run(["systemctl", "cat", "nvidia-persistenced.service"])
+        status, _out, _error = self.shell.run(["systemctl", "cat", "nvidia-persistenced.service"])
         daemon = ["systemctl", "enable", "--now", "nvidia-persistenced.service"]
         self.do("turned persistence on", daemon if status == 0 else ["nvidia-smi", "-pm", "1"])
         return True

@@ -14,6 +14,8 @@ description:
     every file into one tar, from which M(groundstate.llm.python_env) installs without asking any index.
   - Runs on a machine that reaches a package index; nothing of what it fetches is run there.
   - A bundle that is there and whole is left as it is. One that is damaged is made again.
+extends_documentation_fragment:
+  - groundstate.llm.wheels
 options:
   path:
     description: Folder that the bundle is put into; its name is made from lock, Python and platform.
@@ -43,24 +45,6 @@ options:
     description: What makes the environment in which pip runs, V(uv), V(pip), the path of a uv, or V(auto).
     type: str
     default: auto
-  index_url:
-    description: Package index to use instead of the machine's.
-    type: str
-    default: ""
-  extra_index_urls:
-    description: Further indexes.
-    type: list
-    elements: str
-    default: []
-  find_links:
-    description: Folders or pages with wheels.
-    type: list
-    elements: str
-    default: []
-  torch_index:
-    description: One more index, for builds of torch that the others do not have.
-    type: str
-    default: ""
   timeout_s:
     description: Seconds that fetching may take.
     type: int

@@ -15,6 +15,8 @@ description:
   - O(path) is a symbolic link to a folder beside it. A new environment is built beside the one in use, which stays for
     servers that still run from it and for the way back. A build that was killed or that failed leaves it untouched.
   - Nothing is done when lock, Python and platform are those of the environment in use; that takes some milliseconds.
+extends_documentation_fragment:
+  - groundstate.llm.wheels
 options:
   path:
     description: Where the environment is found. Something that was not made by this module is refused.
@@ -85,24 +87,6 @@ options:
       - uv is told what pip's settings on the host say about indexes, certificates and proxies, unless it has its own.
     type: str
     default: auto
-  index_url:
-    description: Package index to use instead of the host's.
-    type: str
-    default: ""
-  extra_index_urls:
-    description: Further indexes.
-    type: list
-    elements: str
-    default: []
-  find_links:
-    description: Folders or pages with wheels.
-    type: list
-    elements: str
-    default: []
-  torch_index:
-    description: One more index, for builds of torch that the others do not have.
-    type: str
-    default: ""
   bundle:
     description:
       - Path on the host of a bundle with all wheels of the lock, made by M(groundstate.llm.python_bundle). Then no

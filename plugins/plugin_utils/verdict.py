@@ -181,7 +181,8 @@ def _compare(found: Verdict, old: comparison.Clusters, new: comparison.Clusters)
     """Fill in everything that is computed, whatever the verdict will be."""
     alpha = ALPHA / len(found.looks)
     base = comparison.interval(old, ALPHA)
-    assert base.mean is not None
+    if base.mean is None:
+        raise ValueError("a baseline without a measured rate cannot be compared with")
     found.baseline_value = math.exp(base.mean)
     if base.low is not None and base.high is not None:
         found.baseline_low, found.baseline_high = math.exp(base.low), math.exp(base.high)

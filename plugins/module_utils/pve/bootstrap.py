@@ -82,7 +82,7 @@ def parse(text: str) -> Seen:
     """What the look printed."""
     seen = Seen()
     for line in text.splitlines():
-        kind, _, value = line.partition(" ")
+        kind, _space, value = line.partition(" ")
         if kind == "system":
             seen.system = value.strip()
         elif kind == "has":
@@ -119,13 +119,13 @@ def ensure(
     if missing:
         steps.append((f"added {len(missing)} keys", _KEYS, missing))
     if steps and not check:
-        for _, script, arguments in steps:
+        for _what, script, arguments in steps:
             inside(shell, vmid, script, arguments, timeout_s)
         seen = _settled(shell, vmid, timeout_s, sleep)
         lacks = sorted({"python3", "sshd", "service"} - seen.has)
         if lacks:
             raise ShellError(f"container {vmid} still has no {', '.join(lacks)} after installing: look with pct enter")
-    return seen, [what for what, _, _ in steps]
+    return seen, [step[0] for step in steps]
 
 
 def _settled(shell: Shell, vmid: int, timeout_s: float, sleep: Callable[[float], None]) -> Seen:

@@ -46,7 +46,7 @@ def ensure(options: Options, api: Api, check: bool, sleep: Callable[[float], Non
 
 def driver_gpus(node: Shell, names: list[str]) -> list[nvidia.Gpu]:
     """The GPUs of a node: from /proc where that says enough for these names, else from nvidia-smi. Raises PveError."""
-    _, text, _ = node.run(["sh", "-c", 'cat "$1"/proc/driver/nvidia/gpus/*/information', "sh", node.root])
+    _status, text, _error = node.run(["sh", "-c", 'cat "$1"/proc/driver/nvidia/gpus/*/information', "sh", node.root])
     gpus = passthrough.from_proc(text)
     nameless = any("?" in one.uuid for one in gpus)
     if gpus and not (nameless and any(name.upper().startswith("GPU-") for name in names)):
@@ -171,7 +171,7 @@ class _Job:
                 return
         else:
             status = "running" if container.running else "stopped"
-            lines, _ = self.raw_lines(container, declared)
+            lines, _target = self.raw_lines(container, declared)
             self.result.before = shown(container.there, lines, status)
             self.update(container, declared)
         self.power(container, state)
@@ -299,7 +299,7 @@ class _Job:
         if raw_changes:
             # Before the description that names our lines: a run that ends between both is completed by the next one.
             self.do(
-                "changed " + ", ".join(sorted({key for key, _ in {*lines} ^ {*wanted}})), container.write_raw, wanted
+                "changed " + ", ".join(sorted({line[0] for line in {*lines} ^ {*wanted}})), container.write_raw, wanted
             )
         if plan.changes:
             self.do("changed " + ", ".join(sorted({*plan.put, *plan.delete, *plan.grow})), container.apply, plan)
@@ -331,7 +331,7 @@ class _Job:
         result = self.result
         result.status = "running" if container.running else "stopped"
         result.config = container.there
-        lines, _ = self.raw_lines(container, declared)
+        lines, _target = self.raw_lines(container, declared)
         result.raw = [f"{key}: {value}" for key, value in lines]
         if not self.check:
             result.after = shown(container.there, lines, result.status)

@@ -94,7 +94,7 @@ def make_command(maker: str, minor: int, modeset: bool) -> list[str]:
 def redirects(config: bytes) -> bool | None:
     """Whether a bridge sends traffic between peers over the root, from its PCI configuration space."""
     offset = 0x100
-    for _ in range(64):  # a damaged list could lead round in circles
+    for _step in range(64):  # a damaged list could lead round in circles
         if offset < 0x100 or offset + 8 > len(config):
             return None
         header = int.from_bytes(config[offset : offset + 4], "little")
@@ -163,7 +163,7 @@ def installed_version(shell: Shell) -> str:
     modinfo = program("modinfo")
     if modinfo is None:
         return ""
-    status, out, _ = shell.run([modinfo, "-F", "version", "nvidia"])
+    status, out, _error = shell.run([modinfo, "-F", "version", "nvidia"])
     return out.strip() if status == 0 else ""
 
 
@@ -171,5 +171,5 @@ def persistence(shell: Shell) -> bool | None:
     """Whether the driver stays awake without users; None when that cannot be told."""
     if shutil.which("nvidia-smi") is None:
         return None
-    status, out, _ = shell.run(["nvidia-smi", "--query-gpu=persistence_mode", "--format=csv,noheader"])
+    status, out, _error = shell.run(["nvidia-smi", "--query-gpu=persistence_mode", "--format=csv,noheader"])
     return all(line.strip() == "Enabled" for line in out.splitlines()) if status == 0 and out.strip() else None

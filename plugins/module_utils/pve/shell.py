@@ -61,29 +61,29 @@ class Shell:
 
     def read(self, path: str) -> str | None:
         """The text of a file on the node; None when there is none."""
-        status, out, _ = self.run(["cat", "--", self.root + path])
+        status, out, _error = self.run(["cat", "--", self.root + path])
         return out if status == 0 else None
 
     def modes(self, paths: list[str]) -> dict[str, int | None]:
         """path -> st_mode, of what a link leads to; None for what is not there."""
         found: dict[str, int | None] = dict.fromkeys(paths)
         if paths:
-            _, out, _ = self.run(["stat", "-L", "-c", "%f %n", "--", *(self.root + path for path in paths)])
+            _status, out, _error = self.run(["stat", "-L", "-c", "%f %n", "--", *(self.root + path for path in paths)])
             for line in out.splitlines():
-                mode, _, path = line.partition(" ")
+                mode, _space, path = line.partition(" ")
                 found[path[len(self.root) :]] = int(mode, 16)
         return found
 
     def character_devices(self, folder: str) -> list[str]:
         """The character devices in a folder of the node; [] when there is none."""
-        _, out, _ = self.run(["find", self.root + folder, "-maxdepth", "1", "-type", "c"])
+        _status, out, _error = self.run(["find", self.root + folder, "-maxdepth", "1", "-type", "c"])
         return sorted(line[len(self.root) :] for line in out.splitlines())
 
     def replace_conf(self, vmid: int, old: str, new: str) -> None:
         """Write a container's configuration file, if it still is ``old``. Raises ShellError."""
         digest = hashlib.sha256(old.encode("utf-8")).hexdigest()
         path, lock = (self.root + name.format(vmid=vmid) for name in (CONF, _LOCK))
-        status, _, err = self.run(["sh", "-c", _REPLACE, "sh", path, digest, new, lock])
+        status, _out, err = self.run(["sh", "-c", _REPLACE, "sh", path, digest, new, lock])
         if status != 0:
             raise ShellError(f"{path} on {self.where} could not be written: {' '.join(err.split())}")
 

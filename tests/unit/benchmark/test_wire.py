@@ -32,16 +32,16 @@ def test_a_late_reader_gets_the_time_of_arrival():
         before = wire.now()
         there.send(b"first")
         after = wire.now()
-        time.sleep(0.3)  # the loop cannot read meanwhile
+        time.sleep(1.0)  # the loop cannot read meanwhile
         await asyncio.sleep(0.05)
         end.abort()
         there.close()
         (arrived,) = got
         if not end.stamped:
             pytest.skip("this kernel stamps nothing")
-        assert before <= arrived[0] <= after + 0.1
+        assert before <= arrived[0] <= after + 0.5  # far below the second that the reader was late
         assert arrived[1] == b"first"
-        assert arrived[2] > 0.2
+        assert arrived[2] > 0.4
 
     run(work)
 
