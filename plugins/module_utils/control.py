@@ -33,6 +33,7 @@ from . import (
     plan,
     ports,
     procfs,
+    readiness,
     servers,
 )
 from . import death as deaths
@@ -223,7 +224,7 @@ def end_words(home: str, record: ServerRecord) -> str:
     """How a recorded process ended, in words."""
     if record.boot_id != procfs.boot_id():
         return f"the host was rebooted since process {record.pid} was launched"
-    words = deaths.end_words(record, launcher.read_exit(servers.folder(home, record.name)))
+    words = readiness.exit_words(launcher.read_exit(servers.folder(home, record.name)))
     return f"process {record.pid} has died: {words}"
 
 

@@ -80,7 +80,8 @@ def tell(home: str, record: ServerRecord, memory: oom.Group | None = None, worke
     known, lines = look(record)
     told = _signal_of(known["line"]) if known and known["evidence"] == "signal" else 0
     number = told or readiness.exit_signal(text)
-    itself = not worker and _by_itself(record, text, lines)
+    killed = readiness.exit_signal(text) == int(signal.SIGKILL)
+    itself = killed and not worker and get_engine(record.engine).ended_itself(lines)
     evidence = []
     if number == int(signal.SIGBUS):
         evidence.append(shared_memory())
@@ -101,29 +102,12 @@ def tell(home: str, record: ServerRecord, memory: oom.Group | None = None, worke
             "line": evidence[0],
         }
     diagnosis = {key: value for key, value in known.items() if key != "evidence"} if known else {}
-    if worker:
-        words = readiness.exit_words(text) if text else "its exit status is not known (it was waited for)"
-    else:
-        words = end_words(record, text, lines)
+    words = readiness.exit_words(text) if text or not worker else "its exit status is not known (it was waited for)"
+    if itself:
+        words = f"{words.partition(':')[0]} by its own launcher, because one of its processes had failed"
     return Story(
         words, diagnosis, evidence, log_lines.relevant(lines, LOG_LINES), [] if worker else _left(home, record)
     )
-
-
-def end_words(record: ServerRecord, text: str, lines: list[str] | None = None) -> str:
-    """The exit status of a server in words; ``text`` as its supervisor wrote it, ``lines`` of its log (None: read)."""
-    words = readiness.exit_words(text)
-    if not _by_itself(record, text, lines):
-        return words
-    return f"{words.partition(':')[0]} by its own launcher, because one of its processes had failed"
-
-
-def _by_itself(record: ServerRecord, text: str, lines: list[str] | None) -> bool:
-    """Whether the SIGKILL that ended the server was its own."""
-    if readiness.exit_signal(text) != int(signal.SIGKILL):
-        return False
-    seen = files.tail(record.log, SEARCHED_LINES, SEARCHED_BYTES) if lines is None else lines
-    return get_engine(record.engine).ended_itself(seen)
 
 
 def zombie_status(item: Process, proc: str = procfs.PROC) -> str:

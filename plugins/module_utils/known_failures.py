@@ -155,17 +155,9 @@ TABLE = (
         "install builds for it (newer torch and engine for newer GPUs), or another attention backend in extra_args",
     ),
     Diagnosis(
-        "build tool missing",
-        r"(No such file or directory: '(?:[^'\n]*/)?(?:ninja|nvcc)'|Ninja is required to load C\+\+ extensions"
-        r"|Could not find nvcc[^\n]*|[^\s:]*\bnvcc: not found)",
-        "the engine compiles kernels at its start, and does not find a program that it calls for that: {0}",
-        "install ninja into the environment (its bin folder comes first on the server's PATH), nvcc with the CUDA "
-        "toolkit; where they lie elsewhere, name the folders in llm_server.env.PATH",
-    ),
-    Diagnosis(
         "kernels cannot be compiled",
-        r"(Failed to find C compiler[^\n]*|fatal error: Python\.h: No such file or directory"
-        r"|CUDA_HOME environment variable is not set[^\n]*)",
+        r"(Failed to find C compiler[^\n]*|Could not find nvcc[^\n]*|fatal error: Python\.h: No such file or directory"
+        r"|Ninja is required to load C\+\+ extensions[^\n]*|CUDA_HOME environment variable is not set[^\n]*)",
         "the engine compiles kernels at its start, and something it needs for that is missing: {0}",
         "install a C compiler, the headers of this Python and the CUDA toolkit, or set CUDA_HOME in llm_server.env",
     ),
@@ -314,6 +306,13 @@ TABLE = (
         "say which cores each rank gets: llm_server.env.VLLM_CPU_OMP_THREADS_BIND: '0|1'",
     ),
     # --- packages ---
+    Diagnosis(
+        "compiler missing",
+        r"FileNotFoundError: \[Errno 2\] No such file or directory: '((?:[^'\n]*/)?(?:ninja|nvcc|gcc|g\+\+|cc|c\+\+))'",
+        "the engine compiles kernels and does not find {0}",
+        "install it into the environment, or say where it is: llm_server.env.PATH (by default bin of ml_env_path, the "
+        "system's folders, /usr/local/cuda/bin)",
+    ),
     Diagnosis(
         "module missing",
         r"ModuleNotFoundError: No module named '([^']+)'",
