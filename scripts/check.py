@@ -75,7 +75,8 @@ GROUPS: dict[str, tuple[Check, ...]] = {
     ),
     "sanity": (Check("ansible-test-sanity", ("scripts/ansible-test.sh", "sanity")),),
     "unit": (pytest("unit", "tests/unit", "-m", "not slow"),),
-    "integration": (pytest("integration", "tests/integration", "-m", "not slow"),),
+    # A file's tests stay together: they share environments, and some look at the order in which things happened.
+    "integration": (pytest("integration", "tests/integration", "-m", "not slow", "-n", "2", "--dist", "loadfile"),),
     "docs": (
         pytest("docs-links", "tests/docs"),
         Check("collection-docs", ("antsibull-docs", "lint-collection-docs", "--plugin-docs", ".")),

@@ -117,6 +117,7 @@ def play(project: Path, tmp_path: Path, bundle: str) -> tuple[str, str]:
     return done.stdout + done.stderr, recap.group(1) if recap else ""
 
 
+@pytest.mark.slow  # four runs of Ansible
 @pytest.mark.skipif(os.geteuid() != 0, reason="a network namespace of its own needs root")
 def test_the_role_installs_it_without_a_network_copies_it_once_and_recovers_a_damaged_copy(tmp_path, lock, project):
     made = bundled(tmp_path, lock)

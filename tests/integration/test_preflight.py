@@ -166,7 +166,7 @@ def test_an_environment_of_somebody_else_has_to_exist(place):
     found = place.problems()
     assert found == [
         "ml_env_path: /nowhere/ml-env does not exist on the host, and no lock is named to make it from. "
-        "Correct the path, or choose a lock with ml_env_lock (llama_cpp, vllm_cpu)."
+        "Correct the path, or choose a lock with ml_env_lock (llama_cpp, sglang_cu13, vllm_cpu, vllm_cu13)."
     ]
 
 
