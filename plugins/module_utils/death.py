@@ -78,15 +78,18 @@ def tell(home: str, record: ServerRecord, memory: oom.Group | None = None, worke
     """
     text = zombie_status(worker) if worker else _await_exit(servers.folder(home, record.name))
     known, lines = look(record)
-    number = readiness.exit_signal(text)
-    if known and known["evidence"] == "signal":
-        number = _signal_of(known["line"]) or number
+    told = _signal_of(known["line"]) if known and known["evidence"] == "signal" else 0
+    number = told or readiness.exit_signal(text)
+    killed = readiness.exit_signal(text) == int(signal.SIGKILL)
+    itself = killed and not worker and get_engine(record.engine).ended_itself(lines)
     evidence = []
     if number == int(signal.SIGBUS):
         evidence.append(shared_memory())
     elif (number == int(signal.SIGKILL) or not text) and (known is None or known["evidence"] == "signal"):
         of_kill = _of_kill(record, memory, worker.pid if worker else record.pid)
-        evidence += of_kill if text else [one for one in of_kill if KERNEL_KILLED in of_kill[0]]
+        # A status of its own making says nothing of who killed what before; only the kernel's traces do.
+        sure = text and (told or not itself)
+        evidence += of_kill if sure else [one for one in of_kill if KERNEL_KILLED in of_kill[0]]
     if known:
         evidence += _of_row(record, known)
     result = units.result(record.unit) if record.launcher == "systemd" and record.unit and not worker else ""
@@ -100,6 +103,8 @@ def tell(home: str, record: ServerRecord, memory: oom.Group | None = None, worke
         }
     diagnosis = {key: value for key, value in known.items() if key != "evidence"} if known else {}
     words = readiness.exit_words(text) if text or not worker else "its exit status is not known (it was waited for)"
+    if itself:
+        words = f"{words.partition(':')[0]} by its own launcher, because one of its processes had failed"
     return Story(
         words, diagnosis, evidence, log_lines.relevant(lines, LOG_LINES), [] if worker else _left(home, record)
     )

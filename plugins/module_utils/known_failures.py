@@ -307,6 +307,13 @@ TABLE = (
     ),
     # --- packages ---
     Diagnosis(
+        "compiler missing",
+        r"FileNotFoundError: \[Errno 2\] No such file or directory: '((?:[^'\n]*/)?(?:ninja|nvcc|gcc|g\+\+|cc|c\+\+))'",
+        "the engine compiles kernels and does not find {0}",
+        "install it into the environment, or say where it is: llm_server.env.PATH (by default bin of ml_env_path, the "
+        "system's folders, /usr/local/cuda/bin)",
+    ),
+    Diagnosis(
         "module missing",
         r"ModuleNotFoundError: No module named '([^']+)'",
         "the environment lacks the Python module {0}",
@@ -342,6 +349,14 @@ TABLE = (
         r"WorkerProc initialization failed due to an exception in a background process",
         "a worker ended before it was ready",
         "read the lines of the worker before it in the log; where it has none, somebody or the kernel killed it",
+        evidence="signal",
+    ),
+    Diagnosis(
+        "a rank was lost",
+        r"((?:Read|Write) error \[[^]\n]*\]:\d+: Connection reset by peer|Connection closed by peer \[[^]\n]*\]:\d+)",
+        "a rank lost its connection to another one, which ended first: {0}",
+        "find what ended the other one: its last lines in the log, the kernel's log (out of memory, Xid); where both "
+        "say nothing, somebody killed it",
         evidence="signal",
     ),
 )

@@ -70,6 +70,9 @@ class Engine:
     phases: tuple[Phase, ...] = ()
     #: Whether a log line belongs to the process whose lines tell the phases (others repeat them out of step).
     leader_pattern = ""
+    #: The line with which it ends all of itself because one of its processes has failed: the exit status then says
+    #: nothing of why. "" when it writes none.
+    ends_itself_pattern = ""
     #: Group 1 is a local time in the format ``stamp_format``, group 2 (optional) a fraction such as ".123"; "" when
     #: lines carry none.
     stamp_pattern = ""
@@ -230,6 +233,10 @@ class Engine:
             if found:
                 return int(found.group(1)), int(found.group(2))
         return None
+
+    def ended_itself(self, lines: Iterable[str]) -> bool:
+        """Whether a log says that the engine ended itself because one of its processes has failed."""
+        return bool(self.ends_itself_pattern) and any(re.search(self.ends_itself_pattern, line) for line in lines)
 
     def line_time(self, line: str) -> float | None:
         """When the line was written, in seconds since 1970, if it says so."""

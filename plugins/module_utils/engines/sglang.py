@@ -40,6 +40,8 @@ class SGLang(Engine):
         Phase("warming up", r"Application startup complete"),
         Phase("up", r"The server is fired up and ready to roll"),
     )
+    # The launcher then kills its whole tree with SIGKILL, and itself last.
+    ends_itself_pattern = r"(?:Received sigquit|SIGQUIT received).*It usually means (?:the|one) child failed"
     # Rank 0 and the parent tell the phases; other ranks repeat them out of step.
     leader_pattern = r"^(?!\[[^]]* TP[1-9])"
     stamp_pattern = r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)"

@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# Sourced by the scripts of this folder with their name: settings, output, and a server to start, ask and stop.
+set -uo pipefail
+NAME=$1
+HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+cd "$HERE/../.." || exit 1
+BEGIN=$SECONDS
+LIMIT=${LIMIT:-540} # seconds for all
+OUT=$(realpath -m "${OUT:-tests/output/gpu/$NAME}")
+GPU_HOME=$(mktemp -d "${TMPDIR:-/tmp}/groundstate-gpu.XXXXXX")
+export RECORD=$GPU_HOME/servers/$NAME # the server's folder
+mkdir -p "$OUT"
+rm -f "$OUT"/*
+exec > >(tee "$OUT/summary.txt") 2>&1
+
+if [ -n "${DRY:-}" ]; then # the script itself, without GPUs: a script brings the program in place of the engine
+  export GPU_DRAFT=some/draft
+  GPU_VENV=$GPU_HOME/env GPU_MODEL=some/model GPU_ARGUMENTS='{}' GPU_ENVIRONMENT='{}'
+  mkdir -p "$GPU_VENV/bin"
+  printf '#!/bin/sh\nexec %s "$@"\n' "$(command -v python3)" > "$GPU_VENV/bin/python"
+  chmod 755 "$GPU_VENV/bin/python"
+fi
+: "${GPU_VENV:?the environment that has the engine}" "${GPU_MODEL:?the path of a model}"
+FAST='{"load-format": "dummy", "disable-custom-all-reduce": true, "enable-metrics": true, "cuda-graph-max-bs": 4}'
+NONE='{}'
+export GPU_HOME GPU_VENV GPU_MODEL GPU_SERVER=$NAME GPU_PYTHON=$GPU_VENV/bin/python GPU_TP=${GPU_TP:-2}
+export GPU_ENGINE=${GPU_ENGINE:-sglang} GPU_SERVED_NAME=${GPU_SERVED_NAME:-} GPU_LIST=${GPU_LIST:-\"all\"}
+export GPU_MEMORY_FRACTION=${GPU_MEMORY_FRACTION:-0.5} GPU_ARGUMENTS=${GPU_ARGUMENTS:-$FAST}
+export GPU_ENVIRONMENT=${GPU_ENVIRONMENT:-$NONE}
+export ANSIBLE_COLLECTIONS_PATH=$PWD/playbooks/collections ANSIBLE_NOCOLOR=1 ANSIBLE_LOCALHOST_WARNING=False
+export PYTHONPATH=$PWD/playbooks/collections PYTHONUNBUFFERED=1
+EXTRA=() # words for every call of Ansible
+
+say() { printf '\n=== [%4d s] %s\n' $((SECONDS - BEGIN)) "$*"; }
+left() { echo $((LIMIT - (SECONDS - BEGIN))); }
+play() { # play PLAYBOOK WORDS...
+  local playbook=$1
+  shift
+  timeout -k 10 240 ansible-playbook "playbooks/$playbook.yml" -i "$HERE/inventory" "${EXTRA[@]}" "$@" | grep -v '^$'
+}
+module() { # module NAME ARGUMENTS: its result as JSON
+  timeout -k 10 180 ansible -i "$HERE/inventory" groundstate "${EXTRA[@]}" -m "groundstate.llm.$1" -a "$2" \
+    2> /dev/null | sed -n '/ => {$/,$p' | sed '1s/.* => {/{/'
+}
+on_server() { # on_server NAME [ARGUMENTS, as JSON without the braces]
+  module "$1" "{\"home\": \"$GPU_HOME\", \"server\": \"$NAME\"${2:+, $2}}"
+}
+stop() { on_server llm_server '"state": "stopped"'; }
+start() { # start NAME WORDS...: bring the server up as declared. What fails is shown, and no end of the script
+  say "start: $1"
+  play deploy_baseline --tags nccl_profile,llm_server --skip-tags preflight "${@:2}" | tail -40
+}
+tool() { "$GPU_PYTHON" "$HERE/$1.py" "${@:2}"; }
+finish() {
+  stop > /dev/null
+  say "end"
+  nvidia-smi --query-gpu=name,driver_version,memory.used --format=csv,noheader 2> /dev/null
+  rm -rf "$GPU_HOME"
+}
+trap finish EXIT

@@ -1,0 +1,78 @@
+"""The scripts for real GPUs, without any: each runs to its end with stand-ins for the engine, and keeps results."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+# Whole plays, some twenty in all: a minute or more for each script.
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def dry_run(tmp_path):
+    """Run a script; returns where its results are."""
+
+    def run(name: str) -> Path:
+        folder = Path(sys.executable).parent
+        environment = {
+            **os.environ,
+            "DRY": "1",
+            "OUT": str(tmp_path / "out"),
+            "TMPDIR": str(tmp_path),
+            "PATH": f"{folder}:{os.environ['PATH']}",
+            "LIMIT": "100",  # leaves out what says nothing without a GPU
+            "BLOCKS": "1",
+        }
+        done = subprocess.run(
+            [ROOT / "tests" / "gpu" / f"{name}.sh"], env=environment, capture_output=True, text=True, timeout=600
+        )
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        assert not list(tmp_path.glob("groundstate-gpu.*")), "it left its folder behind"
+        return tmp_path / "out"
+
+    return run
+
+
+def rows(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_nccl(dry_run):
+    out = dry_run("nccl")
+    verdicts = {name: json.loads((out / f"proof.{name}.json").read_text())["verdict"] for name in ("story", "conf")}
+    assert verdicts == {"story": "proved", "conf": "proved"}
+    assert len(list(out.glob("nccl.story.rank*.log"))) == 2
+    assert json.loads((out / "speed.start.json").read_text())["decode_median"] > 0
+    assert "NCCL_P2P_LEVEL is 'sys'" in (out / "summary.txt").read_text()
+
+
+def test_ready(dry_run):
+    out = dry_run("ready")
+    for name in ("base", "second", "again"):
+        phases = json.loads((out / f"ready.{name}.json").read_text())["phases"]
+        assert [phases[0]["name"], phases[-1]["name"]] == ["starting", "ready"]
+    for victim, words in (("launcher", "died after it was ready"), ("worker", "worker of rank 1")):
+        seen = rows(out / f"kill.{victim}.jsonl")
+        killed = next(one for one in seen if one["what"] == "kill -9")
+        said = next(one for one in seen if one["what"] == "our module")
+        assert words in said["says"]
+        assert f"process {killed['pid']}" in said["says"]
+        assert "killed by SIGKILL" in said["exit"]
+        assert {"health", "models", "completion", "processes"} <= {one["what"] for one in seen}
+    assert "worker of rank 1" in (out / "death.json").read_text()
+
+
+def test_bench(dry_run):
+    out = dry_run("bench")
+    records = [json.loads((out / f"record.{number}.json").read_text()) for number in (1, 2)]
+    assert len({one["measurement"]["server"]["start_id"] for one in records}) == 2
+    sampling = json.loads((out / "sampling.json").read_text())
+    assert [one["sample"] for one in sampling["runs"]] == [True, False, False, True]
+    assert "sigma of the starts' means" in (out / "summary.txt").read_text()
