@@ -81,7 +81,7 @@ def test_two_launches_at_the_same_moment_get_two_ports(hosts):
     # A restart keeps its port; the port of a stopped server is free for others once nobody claims it.
     again = hosts[1].run("llm_server", server="late", state="stopped")
     assert again["changed"] is True
-    claimed = servers.claimed_ports("", procfs.processes())
+    claimed = {record.port: where for where, record in servers.live(procfs.processes()).items()}
     assert claimed[made[0]["port"]] == str(hosts[0].folder("late"))
     assert made[1]["port"] not in claimed
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.groundstate.llm.plugins.module_utils import nvidia, plan, server_env
-from ansible_collections.groundstate.llm.plugins.module_utils.control import mixed_names, shared_gpus
 from ansible_collections.groundstate.llm.plugins.module_utils.declaration import complete
+from ansible_collections.groundstate.llm.plugins.module_utils.obstacles import mixed_names, shared_gpus
 from hypothesis import given
 from hypothesis import strategies as st
 
