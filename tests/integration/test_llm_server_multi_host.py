@@ -113,7 +113,9 @@ def nodes(tmp_path, host):
         },
     }
     homes = {"first": {"groundstate_home": str(host.home)}, "second": {"groundstate_home": str(second.home)}}
-    (tmp_path / "hosts.json").write_text(json.dumps({"groundstate": {"children": {"kimi": {"hosts": homes, "vars": common}}}}))
+    (tmp_path / "hosts.json").write_text(
+        json.dumps({"groundstate": {"children": {"kimi": {"hosts": homes, "vars": common}}}})
+    )
     (tmp_path / "play.yml").write_text(PLAY)
 
     program = str(Path(sys.executable).with_name("ansible-playbook"))
