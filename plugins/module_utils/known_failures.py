@@ -307,6 +307,13 @@ TABLE = (
     ),
     # --- packages ---
     Diagnosis(
+        "compiler missing",
+        r"FileNotFoundError: \[Errno 2\] No such file or directory: '((?:[^'\n]*/)?(?:ninja|nvcc|gcc|g\+\+|cc|c\+\+))'",
+        "the engine compiles kernels and does not find {0}",
+        "install it into the environment, or say where it is: llm_server.env.PATH (by default bin of ml_env_path, the "
+        "system's folders, /usr/local/cuda/bin)",
+    ),
+    Diagnosis(
         "module missing",
         r"ModuleNotFoundError: No module named '([^']+)'",
         "the environment lacks the Python module {0}",
