@@ -12,7 +12,7 @@ One folder a server, ``<home>/servers/<name>/``:
     nccl/             NCCL's own logs of this start, one a process: <host>.<pid>.log (GPU engines)
     server.log        stdout and stderr of this start; server.log.1 of the one before
     exit              written by the supervisor when the process ended: "<status> <unix time>"
-    ready.json        phases and probe times of this start, its processes and shared memory (written by llm_server_ready)
+    ready.json        phases, probe times, processes and shared memory of this start (written by llm_server_ready)
     starts.json       the phases of the last ready start of each declaration (written by llm_server_ready)
     measurement.json  the last measurement (written by llm_benchmark)
 """

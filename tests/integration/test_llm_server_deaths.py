@@ -79,6 +79,8 @@ def test_a_server_that_lost_a_part_is_not_unchanged(server, host, title, words):
     waited = host.run("llm_server_ready", server="local", timeout_s=60, slice_s=0)
     assert waited["failed"] is True
     assert f"(process {lost.pid}) has died after it was ready, killed by SIGKILL" in waited["msg"]
+    seen = host.run("llm_server_info", server="local", completion=False, watch_s=0)
+    assert seen["health"] == "incomplete", seen
     would = server.run(check=True, **script)
     assert (would["changed"], would["action"]) == (True, "restarted")
     again = server.run(**script)
