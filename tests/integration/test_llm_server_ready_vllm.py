@@ -58,6 +58,7 @@ class Vllm:
 
     def __init__(self, host, home: Path):
         self.host, self.home = host, home
+        self.foreign = set(Path("/dev/shm").iterdir())
         self.declaration = {
             "name": "local",
             "engine": "vllm",
@@ -89,13 +90,19 @@ class Vllm:
         return [item for item in self.host.ours("local") if item.cmdline.startswith(start)]
 
 
+    def shared_memory(self) -> set[str]:
+        """What its starts have left of the kinds of vLLM and of Python's multiprocessing."""
+        now = set(Path("/dev/shm").iterdir()) - self.foreign
+        return {str(path) for path in now if path.name.startswith(("vllm_dist_", "psm_", "sem.mp-", "sem.loky-"))}
+
+
 @pytest.fixture
 def vllm(host, vllm_home):
-    foreign = set(Path("/dev/shm").glob("vllm_dist_*"))
-    yield Vllm(host, vllm_home)
+    made = Vllm(host, vllm_home)
+    yield made
     host.end()
-    for left in set(Path("/dev/shm").glob("vllm_dist_*")) - foreign:
-        left.unlink()  # vLLM's workers do not remove theirs; a reset does, after a minute
+    for left in made.shared_memory():
+        os.unlink(left)  # what was killed with the test; a reset removes it after a minute
 
 
 def test_a_worker_killed_while_it_starts(vllm):
@@ -150,6 +157,21 @@ def test_killed_while_it_serves(vllm):
     assert {item.pid for item in orphans} <= {one["pid"] for one in third["ended"]}
     assert not [item for item in orphans if procfs.alive(item.pid, item.start)]
     assert third["port"] == first["port"]
+
+    # All of it at once: nobody is left to tell what was whose, and it goes all the same.
+    assert vllm.ready().get("ready") is True
+    tree = vllm.host.ours("local")
+    shared = vllm.shared_memory()
+    assert shared
+    for item in tree:
+        os.kill(item.pid, signal.SIGKILL)
+    while any(procfs.alive(item.pid, item.start) for item in tree):
+        time.sleep(0.02)
+    assert vllm.shared_memory()
+    stopped = vllm.server(state="stopped")
+    assert (stopped["ended"], stopped["left_files"]) == ([], [])
+    assert set(stopped["removed"]) <= shared
+    assert vllm.shared_memory() == set()
 
 
 def _start(vllm: Vllm) -> int:
