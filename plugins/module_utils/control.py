@@ -88,10 +88,12 @@ def locked(home: str, timeout_s: float = 300.0) -> Iterator[None]:
 
 def end_words(home: str, record: ServerRecord) -> str:
     """How a recorded process ended, in words."""
+    words = readiness.exit_words(launcher.read_exit(servers.folder(home, record.name)))
+    if record.state == "failed":
+        return f"it died at its launch: {words}"
     if record.boot_id != procfs.boot_id():
         return f"the host was rebooted since process {record.pid} was launched"
-    words = readiness.exit_words(launcher.read_exit(servers.folder(home, record.name)))
-    return f"it died at its launch: {words}" if record.state == "failed" else f"process {record.pid} has died: {words}"
+    return f"process {record.pid} has died: {words}"
 
 
 def reasons(home: str, situation: Situation, wanted: plan.Plan) -> list[str]:
@@ -225,8 +227,9 @@ def start(home: str, wanted: plan.Plan, keep_logs: int = launcher.KEEP_LOGS) -> 
         else:
             launched = launcher.launch_process(folder, wanted.argv, wanted.environment, start_id, keep_logs)
     except launcher.LaunchError as error:
-        # The next run is told why, and not of an interruption: there is no process to be found and adopted.
-        servers.save(home, replace(record, state="failed"))
+        # The next run is told why, and not of an interruption; unless there is a process after all, which it may adopt.
+        if not servers.look(home, name).tree:
+            servers.save(home, replace(record, state="failed"))
         raise death(home, record, str(error)) from error
     record = recorded(home, record, launched)
     deadline = time.monotonic() + EARLY_DEATH_S

@@ -83,12 +83,11 @@ class Vllm:
 
     def ready(self, **arguments) -> dict:
         # The host runs other things as well: no limit but the one of the whole wait.
-        options = {"timeout_s": 180, "slice_s": 0, "stall_s": 0, **arguments}
+        options = {"timeout_s": 400, "slice_s": 0, "stall_s": 0, **arguments}
         return self.host.run("llm_server_ready", server="local", **options)
 
     def titled(self, start: str) -> list[procfs.Process]:
         return [item for item in self.host.ours("local") if item.cmdline.startswith(start)]
-
 
     def shared_memory(self) -> set[str]:
         """What its starts have left of the kinds of vLLM and of Python's multiprocessing."""
@@ -125,6 +124,7 @@ def test_a_worker_killed_while_it_starts(vllm):
 
 def test_killed_while_it_serves(vllm):
     first = vllm.server()
+    assert not first["failed"], first
     ready = vllm.ready()
     assert ready.get("ready") is True, ready
     assert [one["name"] for one in ready["phases"]][:4] == [
