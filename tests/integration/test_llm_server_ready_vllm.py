@@ -158,20 +158,27 @@ def test_killed_while_it_serves(vllm):
     assert not [item for item in orphans if procfs.alive(item.pid, item.start)]
     assert third["port"] == first["port"]
 
-    # All of it at once: nobody is left to tell what was whose, and it goes all the same.
-    assert vllm.ready().get("ready") is True
+
+def test_all_killed_at_once(vllm):
+    """Nobody is left to tell what was whose, and it goes all the same."""
+    assert not vllm.server()["failed"]
+    ready = vllm.ready()
+    assert ready.get("ready") is True, ready
     tree = vllm.host.ours("local")
-    shared = vllm.shared_memory()
-    assert shared
+    kept = json.loads((vllm.host.folder("local") / "ready.json").read_text())
+    assert {title.split()[0] for title, _pid, _start in kept["parts"]} == {"VLLM::EngineCore"}
+    shared = {path for path, _inode in kept["shared_memory"]}
+    assert any(Path(path).name.startswith("psm_") for path in shared), shared
     for item in tree:
         os.kill(item.pid, signal.SIGKILL)
     while any(procfs.alive(item.pid, item.start) for item in tree):
         time.sleep(0.02)
-    assert vllm.shared_memory()
+    left = {path for path in shared if os.path.exists(path)}
+    assert left
     stopped = vllm.server(state="stopped")
     assert (stopped["ended"], stopped["left_files"]) == ([], [])
-    assert set(stopped["removed"]) <= shared
-    assert vllm.shared_memory() == set()
+    assert left <= set(stopped["removed"])
+    assert not [path for path in stopped["removed"] if os.path.exists(path)]
 
 
 def _start(vllm: Vllm) -> int:
