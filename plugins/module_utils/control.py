@@ -13,33 +13,32 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from . import death as deaths
 from . import (
-    argument_check,
     ending,
-    engine_parser,
     files,
     holders,
     launcher,
-    leftovers,
     nccl_files,
     nccl_places,
-    nvidia,
+    obstacles,
     oom,
     plan,
     ports,
     procfs,
     readiness,
+    ready_file,
     servers,
+    traces,
 )
-from . import death as deaths
-from . import declaration as declarations
 from .engines import get_engine
-from .servers import ServerRecord
+from .leftovers import Leftover
+from .servers import ServerRecord, Situation
 
 #: A program that cannot run at all says so within this time; whatever dies later is for llm_server_ready to tell.
 EARLY_DEATH_S = 0.3
@@ -55,23 +54,6 @@ class ControlError(Exception):
     def __init__(self, message: str, **facts: Any) -> None:
         super().__init__(message)
         self.facts = facts
-
-
-@dataclass
-class Situation:
-    """What is there of a server: its record (None: never launched here) and all its live processes."""
-
-    record: ServerRecord | None
-    tree: list[procfs.Process]
-
-    @property
-    def alive(self) -> bool:
-        return self.record is not None and self.record.running()
-
-
-def look(home: str, name: str) -> Situation:
-    """Raises ValueError for a damaged record."""
-    return Situation(servers.load(home, name), servers.started_by_us(home, name, procfs.processes()))
 
 
 @contextmanager
@@ -101,130 +83,16 @@ def locked(home: str, timeout_s: float = 300.0) -> Iterator[None]:
         os.close(handle)
 
 
-# --- before anything is changed ------------------------------------------------------------------
-
-
-def choose_port(home: str, declaration: dict[str, Any], situation: Situation) -> int:
-    """The declared port, or the one of the last start while it is ours or free, or the first free one.
-
-    Ports that a server of ours was launched for are taken before it binds them. Raises ValueError when there is none.
-    """
-    if declaration["port"]:
-        return int(declaration["port"])
-    record, start, host = situation.record, declaration["port_from"], declaration["host"]
-    if record and record.port >= start and situation.alive:
-        return record.port
-    name = declaration["name"]
-    claimed = servers.claimed_ports(servers.folder(home, name), procfs.processes())
-    if record and record.port >= start and record.port not in claimed and not ports.who_has(record.port, host):
-        return record.port
-    return ports.free_port(start, {*claimed, *(other.port for other in _others(home, name))})
-
-
-def _others(home: str, name: str) -> list[ServerRecord]:
-    """Records of the other servers; a damaged one is its own server's problem."""
-    found = []
-    for other in servers.names(home):
-        if other != name:
-            try:
-                record = servers.load(home, other)
-            except (ValueError, OSError):
-                continue
-            if record:
-                found.append(record)
-    return found
-
-
-def obstacles(home: str, wanted: plan.Plan, situation: Situation) -> list[str]:
-    """All reasons, found without changing anything, why this plan could not be launched here."""
-    declaration = wanted.declaration
-    found = []
-    for field, path in declarations.local_paths(declaration).items():
-        if not os.path.exists(os.path.expanduser(path)):
-            found.append(f"{field}: {path} does not exist on this host; copy the model there or correct the path")
-    program = wanted.argv[0] if wanted.argv else ""
-    if program and not shutil.which(program, path=wanted.environment["PATH"]):
-        hint = "" if os.path.isdir(wanted.env_path) else f" (the environment {wanted.env_path or '-'} does not exist)"
-        found.append(f"program: {program} cannot be run{hint}; build the environment with the role ml_env")
-    why = ports.unusable(declaration["host"])
-    if why:
-        found.append(f"host: {declaration['host']} {why}; use 127.0.0.1, or an address of this host")
-    ours = {item.pid for item in situation.tree}
-    keeps = situation.alive and situation.record is not None and situation.record.port == wanted.port
-    for use in ports.who_has(wanted.port, declaration["host"]):
-        if use.pid in ours or (use.pid is None and keeps):
-            continue
-        who = f"process {use.pid} ({use.cmdline[:200]})" if use.pid else "a process that is not visible to this user"
-        found.append(
-            f"port: {wanted.port} is taken ({use.state}) by {who}; end it or declare another port (0: a free one)"
-        )
-    found += _gpu_conflicts(home, declaration)
-    return found
-
-
-def check_arguments(home: str, wanted: plan.Plan, keep: bool) -> tuple[list[str], list[str], argument_check.Parser]:
-    """(problems, warnings, parser) of a planned command line, by the installed engine's own parser.
-
-    ``keep`` False (check mode) writes down nothing of what the parser said.
-    """
-    declaration = wanted.declaration
-    engine = get_engine(declaration["engine"])
-    hidden = engine.secrets(declaration)
-    environment = {name: value for name, value in wanted.environment.items() if name not in hidden}
-    parser = engine_parser.parser_of(home, declaration, wanted.env_path, environment, keep=keep)
-    words = wanted.argv if declaration["command"] else engine_parser.flags_of(engine, wanted.argv)
-    return (*argument_check.check(engine, declaration, words, parser), parser)
-
-
-def _gpu_conflicts(home: str, declaration: dict[str, Any]) -> list[str]:
-    if not nvidia.device_nodes():
-        return []
-    found = []
-    known: list[nvidia.Gpu] | None = None
-    for other in _others(home, declaration["name"]):
-        if not other.running():
-            continue
-        mine, theirs = declaration["gpus"], other.declaration.get("gpus", "all")
-        if known is None and mixed_names(mine, theirs):
-            report = nvidia.query().report
-            known = list(report.gpus) if report else []
-        shared = shared_gpus(mine, theirs, known or ())
-        if shared:
-            found.append(
-                f"gpus: {shared} also in use by our server {other.name!r} (process {other.pid}); "
-                "stop it or declare disjoint gpus"
-            )
-    return found
-
-
-def mixed_names(one: Any, other: Any) -> bool:
-    """Whether two declarations name GPUs in two ways (index and UUID), so that only the driver can compare them."""
-    names = [*(one if one != "all" else ()), *(other if other != "all" else ())]
-    return len({str(name).isdigit() for name in names}) > 1
-
-
-def shared_gpus(one: Any, other: Any, known: Iterable[nvidia.Gpu] = ()) -> str:
-    """Which GPUs two declarations have in common, in the words of the first; "" for none.
-
-    ``known``: the host's GPUs, for declarations of which one names indexes and the other UUIDs.
-    """
-    if one == "all":
-        return "all" if other else ""
-    if other == "all":
-        return ", ".join(str(gpu) for gpu in one)
-    same = {gpu.uuid.lower(): str(gpu.index) for gpu in known}
-    theirs = {same.get(str(gpu).lower(), str(gpu).lower()) for gpu in other}
-    return ", ".join(sorted(str(gpu) for gpu in one if same.get(str(gpu).lower(), str(gpu).lower()) in theirs))
-
-
 # --- why -----------------------------------------------------------------------------------------
 
 
 def end_words(home: str, record: ServerRecord) -> str:
     """How a recorded process ended, in words."""
+    words = readiness.exit_words(launcher.read_exit(servers.folder(home, record.name)))
+    if record.state == "failed":
+        return f"it died at its launch: {words}"
     if record.boot_id != procfs.boot_id():
         return f"the host was rebooted since process {record.pid} was launched"
-    words = readiness.exit_words(launcher.read_exit(servers.folder(home, record.name)))
     return f"process {record.pid} has died: {words}"
 
 
@@ -240,7 +108,11 @@ def reasons(home: str, situation: Situation, wanted: plan.Plan) -> list[str]:
     elif not record.running():
         found = [end_words(home, record)]
     else:
-        return plan.differences(record, wanted)
+        # A server may answer, and its record be that of the plan, long after one of its workers has died.
+        kept = ready_file.Kept.load(servers.folder(home, record.name), record.start_id)
+        return [f"{one} has died; the server process {record.pid} still runs" for one in kept.dead()] + (
+            plan.differences(record, wanted)
+        )
     if situation.tree:
         found.append(f"{len(situation.tree)} processes of an earlier start are left and are ended first")
     return found
@@ -249,8 +121,23 @@ def reasons(home: str, situation: Situation, wanted: plan.Plan) -> list[str]:
 # --- changes -------------------------------------------------------------------------------------
 
 
-def stop(home: str, name: str, situation: Situation, say: Say | None = None) -> list[ending.Ended]:
-    """End every process of a server and remove the shared memory that they leave.
+@dataclass(frozen=True)
+class Stopped:
+    """What became of the processes that ran, and of the shared memory of the server (see Leftover)."""
+
+    ended: list[ending.Ended]
+    files: list[Leftover]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "ended": [one.as_dict() for one in self.ended],
+            "removed": [one.path for one in self.files if not one.stays],
+            "left_files": [one.as_dict() for one in self.files if one.stays],
+        }
+
+
+def stop(home: str, name: str, situation: Situation, say: Say | None = None) -> Stopped:
+    """End every process of a server, of a dead one those that outlived it, and remove the shared memory they leave.
 
     Raises ControlError when something cannot be ended.
     """
@@ -272,24 +159,17 @@ def stop(home: str, name: str, situation: Situation, say: Say | None = None) -> 
     if left:
         told = "; ".join(f"{one.pid} ({one.cmdline[:80]}): {one.how}" for one in left)
         raise ControlError(f"server {name!r}: processes could not be ended: {told}")
-    _sweep(held, {one.pid for one in found} | {item.pid for item in situation.tree})
+    ended = {one.pid for one in found} | {item.pid for item in situation.tree}
+    swept = traces.sweep(home, record, ended, held)
     if record:
         _await_supervisor(record)
         servers.save(home, replace(record, state="stopped"))
-    return found
+    return Stopped(found, swept)
 
 
-def _sweep(held: holders.Scan, ended: set[int]) -> None:
-    """Remove shared memory of ended processes (vLLM's workers leave some at an orderly end, all do when killed).
-
-    Those without a pid in their name are known by having been open in one of them (``held``). The rules are those of
-    the clean state: never what a process that lives has open.
-    """
-    if not leftovers.candidates(ended, held):
-        return
-    live = set(procfs.processes()) - ended
-    found = leftovers.find(holders.scan(live), live, ended, held, time.time(), os.geteuid())
-    leftovers.remove(one for one in found if one.path in leftovers.candidates(ended, held))
+def left_behind(home: str, record: ServerRecord | None) -> list[Leftover]:
+    """Shared memory that a server of which nothing runs has left, and what would become of it."""
+    return traces.sweep(home, record, (), holders.Scan(), keep=True)
 
 
 def _await_supervisor(record: ServerRecord) -> None:
@@ -310,7 +190,8 @@ def launch(home: str, declaration: dict[str, Any], planned: Callable[[int], plan
     attempt = 1
     while True:
         with ports.turn():
-            wanted = planned(choose_port(home, declaration, look(home, declaration["name"])))
+            situation = servers.look(home, declaration["name"])
+            wanted = planned(obstacles.choose_port(home, declaration, situation))
             try:
                 return start(home, wanted, keep_logs)
             except ControlError as error:
@@ -346,6 +227,9 @@ def start(home: str, wanted: plan.Plan, keep_logs: int = launcher.KEEP_LOGS) -> 
         else:
             launched = launcher.launch_process(folder, wanted.argv, wanted.environment, start_id, keep_logs)
     except launcher.LaunchError as error:
+        # The next run is told why, and not of an interruption; unless there is a process after all, which it may adopt.
+        if not servers.look(home, name).tree:
+            servers.save(home, replace(record, state="failed"))
         raise death(home, record, str(error)) from error
     record = recorded(home, record, launched)
     deadline = time.monotonic() + EARLY_DEATH_S

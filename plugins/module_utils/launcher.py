@@ -11,14 +11,13 @@ from __future__ import annotations
 # pylint: disable=ansible-bad-function
 import os
 import re
-import resource
 import shutil
 import signal
 import subprocess
 import time
 from dataclasses import dataclass
 
-from . import files, procfs, server_env, servers
+from . import files, limits, procfs, server_env, servers
 
 SYSTEMD_RUNNING = "/run/systemd/system"
 # Volatile on purpose: after a reboot no unit is left that could start what is no longer declared.
@@ -39,7 +38,6 @@ printf '%s %s\\n' "$status" "$(date +%s)" > "$new" && mv -f "$new" "$out/exit" |
 
 #: The end of the log that a unit leaves in the journal.
 JOURNAL_LINES = 50
-OPEN_FILES = 1048576
 #: Logs of earlier starts that are kept.
 KEEP_LOGS = 5
 
@@ -141,13 +139,7 @@ def launch_process(
 
 
 def _own_start() -> None:
-    # Limits as the unit has them, as far as they may be raised here: engines pin memory and open many files.
-    for limit, most in ((resource.RLIMIT_MEMLOCK, resource.RLIM_INFINITY), (resource.RLIMIT_NOFILE, OPEN_FILES)):
-        _soft, hard = resource.getrlimit(limit)
-        allowed = (
-            most if hard == resource.RLIM_INFINITY else hard if most == resource.RLIM_INFINITY else min(most, hard)
-        )
-        resource.setrlimit(limit, (allowed, hard))
+    limits.raise_own()
     # What our parents ignore (nohup: SIGHUP; some runners: SIGINT, SIGPIPE) would be inherited through exec.
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         if signal.getsignal(number) == signal.SIG_IGN:
@@ -207,8 +199,7 @@ def render_unit(server: str, folder: str, argv: list[str], grace_s: float) -> st
             "Restart=no",
             "KillMode=mixed",
             f"TimeoutStopSec={int(grace_s)}",
-            "LimitMEMLOCK=infinity",
-            f"LimitNOFILE={OPEN_FILES}",
+            *limits.unit_lines(),
             "TasksMax=infinity",
             "OOMPolicy=stop",
             "",

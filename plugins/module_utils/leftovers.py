@@ -67,7 +67,8 @@ def find(
     """All such files and what is to become of each.
 
     ``live``: pids of the processes that stay; ``ended``: pids that the reset ends or has ended. What those had open in
-    the scan ``before`` their end need not be old to go. ``now`` in seconds since 1970.
+    the scan ``before`` their end is known to be theirs: it need not be old to go, and goes although there are processes
+    that may not be looked at. ``now`` in seconds since 1970.
     """
     # A process of our user whose maps may not be read could map any of them; not so the init process, which some
     # machines hide from everybody.
@@ -92,7 +93,7 @@ def find(
             why = f"its creator {pid} lives"
         elif stat.S_ISSOCK(about.st_mode) and _bound(path, proc):
             why = "a process has this socket"
-        elif blind:
+        elif blind and not by_ended:
             why = f"cannot tell whether process {blind[0]} uses it: its maps may not be read"
         elif young and not by_ended:
             why = f"younger than {MIN_AGE_S:g} s"

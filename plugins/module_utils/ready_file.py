@@ -9,7 +9,7 @@ import time
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from . import files, oom
+from . import files, oom, procfs
 
 FILE = "ready.json"
 #: Field -> types. A file in which one of them is another type was not written by us.
@@ -25,7 +25,11 @@ _TYPES: dict[str, Any] = {
     "active_s": (int, float),
     "disk_bytes": (int, type(None)),
     "memory": (dict, type(None)),
+    "parts": list,
+    "pids": list,
+    "shared_memory": list,
 }
+_ENTRIES = {"workers": [int, int, int], "parts": [str, int, int], "shared_memory": [str, int]}
 
 
 @dataclass
@@ -43,6 +47,9 @@ class Kept:
     active_s: float | None = None  # when anything last happened
     disk_bytes: int | None = None  # read by all its processes when the phase began
     memory: oom.Group | None = None  # its control group as it was at the first look
+    parts: list[list[Any]] = field(default_factory=list)  # [title, pid, start time] of what it needs besides workers
+    pids: list[int] = field(default_factory=list)  # all its processes
+    shared_memory: list[list[Any]] = field(default_factory=list)  # [path, inode] of what they had open in /dev/shm
 
     @classmethod
     def load(cls, folder: str, start_id: str) -> Kept:
@@ -58,13 +65,22 @@ class Kept:
         known = {one.name: raw[one.name] for one in fields(cls)}
         if not all(isinstance(one, dict) and {"name", "at_s"} <= set(one) for one in known["phases"]):
             return cls()
-        if not all(isinstance(one, list) and [type(item) for item in one] == [int] * 3 for one in known["workers"]):
+        for name, kinds in _ENTRIES.items():
+            if not all(isinstance(one, list) and [type(item) for item in one] == kinds for one in known[name]):
+                return cls()
+        if not all(type(one) is int for one in known["pids"]):
             return cls()
         try:
             known["memory"] = oom.Group(**known["memory"]) if known["memory"] else None
         except TypeError:
             return cls()
         return cls(**known)
+
+    def dead(self) -> list[str]:
+        """What of the server has died (zombies included), in words that are a subject; [] when all of it lives."""
+        known = [(f"the worker of rank {rank}", pid, start) for rank, pid, start in self.workers]
+        known += [(title, pid, start) for title, pid, start in self.parts]
+        return [f"{what} (process {pid})" for what, pid, start in known if not procfs.alive(pid, start)]
 
     def save(self, folder: str, start_id: str) -> None:
         """Write it atomically. Raises OSError."""

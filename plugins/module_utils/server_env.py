@@ -16,15 +16,34 @@ from .engines import get_engine
 #: another way to become the user must not restart a server.
 BASE_NAMES = frozenset({"PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR", "LD_LIBRARY_PATH"})
 
+SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+#: Where the CUDA toolkit is installed; its packages put no link to nvcc elsewhere.
+CUDA = "/usr/local/cuda/bin"
+
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./|-]*")
 
 
-def base_environment(env_path: str, inherited: Mapping[str, str]) -> dict[str, str]:
+def search_path(env_path: str, program: str = "", cuda: str = CUDA) -> str:
+    """The PATH of a server: its environment, the folder of its program, the system, CUDA's compiler.
+
+    Engines call ninja, which lies beside their Python, and nvcc by name when they compile kernels. ``program``: what
+    replaces the engine's own (it may be that of another environment).
+    """
+    folders = [os.path.join(env_path, "bin")] if env_path else []
+    beside = os.path.dirname(program)
+    if os.path.isabs(beside) and beside not in SYSTEM_PATH:
+        folders.append(beside)
+    folders += SYSTEM_PATH
+    if os.path.isdir(cuda):
+        folders.append(cuda)
+    return ":".join(dict.fromkeys(folders))
+
+
+def base_environment(env_path: str, inherited: Mapping[str, str], program: str = "") -> dict[str, str]:
     """The least that programs expect. Nothing else of ours leaks into the server: no proxy, no Ansible, no shell."""
     user = pwd.getpwuid(os.geteuid())
     found = {
-        "PATH": ":".join([os.path.join(env_path, "bin")] * bool(env_path) + ["/usr/local/sbin:/usr/local/bin"])
-        + ":/usr/sbin:/usr/bin:/sbin:/bin",
+        "PATH": search_path(env_path, program),
         "HOME": user.pw_dir,
         "USER": user.pw_name,
         "LOGNAME": user.pw_name,

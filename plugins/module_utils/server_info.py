@@ -9,10 +9,11 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import control, engine_parser, files, holders, nvidia, procfs, resolved, server_env, server_metrics, servers
+from . import control, engine_parser, holders, nvidia, procfs, resolved, server_env, server_metrics, servers
 from .engines import get_engine
 from .engines.base import Request
 from .probe import Reply, ask
+from .ready_file import Kept
 from .servers import ServerRecord
 
 #: The part of the log that tells of the start; a long life adds much that is not looked at.
@@ -132,9 +133,12 @@ def _gather(home: str, name: str, complete: bool, timeout_s: float, watch_s: flo
     info = answers.info.json if answers.info else None
     found["differences"] = resolved.differences(engine, record.declaration, record.argv, info, entry)
     found["adjustments"] = resolved.adjustments(engine, start_log(record))
-    ready = files.read_json(os.path.join(servers.folder(home, name), "ready.json"))
-    was_ready = isinstance(ready, dict) and ready.get("start_id") == record.start_id and bool(ready.get("ready"))
-    found["health"], found["why"] = judge(found, answers, was_ready)
+    kept = Kept.load(servers.folder(home, name), record.start_id)
+    found["health"], found["why"] = judge(found, answers, kept.ready)
+    lost = kept.dead()
+    if lost and found["health"] != "incomplete":
+        found["health"] = "incomplete"
+        found["why"] = [f"{one} has died; the server process still runs" for one in lost]
     return found
 
 

@@ -12,7 +12,7 @@ One folder a server, ``<home>/servers/<name>/``:
     nccl/             NCCL's own logs of this start, one a process: <host>.<pid>.log (GPU engines)
     server.log        stdout and stderr of this start; server.log.1 of the one before
     exit              written by the supervisor when the process ended: "<status> <unix time>"
-    ready.json        phases and probe times of this start (written by llm_server_ready)
+    ready.json        phases, probe times, processes and shared memory of this start (written by llm_server_ready)
     starts.json       the phases of the last ready start of each declaration (written by llm_server_ready)
     measurement.json  the last measurement (written by llm_benchmark)
 """
@@ -41,7 +41,7 @@ class ServerRecord:
 
     name: str
     start_id: str = ""  # random, new with every launch
-    state: str = "stopped"  # launching, launched, stopped
+    state: str = "stopped"  # launching, launched, failed (no process came of the launch), stopped
     engine: str = ""
     declaration_hash: str = ""
     declaration: dict[str, Any] = field(default_factory=dict)  # as declared, secrets replaced
@@ -169,18 +169,35 @@ def started_by_us(
     return ordered
 
 
-def claimed_ports(but: str, table: dict[int, procfs.Process], proc: str = procfs.PROC) -> dict[int, str]:
-    """Port -> folder of the live server of ours that it was launched for, below whatever home.
+def live(table: dict[int, procfs.Process], proc: str = procfs.PROC) -> dict[str, ServerRecord]:
+    """Folder -> record of every server of ours of which a process lives, below whatever home.
 
-    ``but``: folder of a server that does not count. A server of a user whose processes may not be read is not seen.
+    A server of a user whose processes may not be read is not seen, nor one whose record is damaged.
     """
-    folders = {found[0] for item in table.values() if not item.zombie and (found := marker(item.pid, proc))}
-    claimed = {}
-    for where in sorted(folders - {but}):
+    folders = {mark[0] for item in table.values() if not item.zombie and (mark := marker(item.pid, proc))}
+    found = {}
+    for where in sorted(folders):
         try:
             record = load(os.path.dirname(os.path.dirname(where)), os.path.basename(where))
         except (ValueError, OSError):
             continue  # that server's own problem
-        if record and record.port:
-            claimed[record.port] = where
-    return claimed
+        if record:
+            found[where] = record
+    return found
+
+
+@dataclass
+class Situation:
+    """What is there of a server: its record (None: never launched here) and all its live processes."""
+
+    record: ServerRecord | None
+    tree: list[procfs.Process]
+
+    @property
+    def alive(self) -> bool:
+        return self.record is not None and self.record.running()
+
+
+def look(home: str, name: str) -> Situation:
+    """Raises ValueError for a damaged record."""
+    return Situation(load(home, name), started_by_us(home, name, procfs.processes()))

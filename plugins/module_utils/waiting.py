@@ -9,7 +9,21 @@ import time
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from . import control, death, ending, files, log_lines, oom, phase_times, procfs, readiness, server_env, servers, stall
+from . import (
+    control,
+    death,
+    ending,
+    files,
+    log_lines,
+    oom,
+    phase_times,
+    procfs,
+    readiness,
+    server_env,
+    servers,
+    stall,
+    traces,
+)
 from .engines import get_engine
 from .nvidia import device_nodes
 from .probe import Background
@@ -186,12 +200,13 @@ class Waiter:
         if not self.record.running():
             self.server_died()
         self.probes.first_s.setdefault("process", round(self.elapsed(), 3))
-        for pid, (rank, start) in self.workers.items():
+        watched = [(f"worker of rank {rank}", pid, start) for pid, (rank, start) in self.workers.items()]
+        for what, pid, start in watched + [(title, pid, start) for title, pid, start in self.kept.parts]:
             if not procfs.alive(pid, start):
                 # A server that dies takes its workers along, in no certain order, and knows more of why.
                 if not ending.wait_gone([_process(self.record.pid, self.record.pid_start)], ROOT_FOLLOWS_S):
                     self.server_died()
-                self.worker_died(rank, _process(pid, start))
+                self.part_died(what, _process(pid, start))
 
     def died_when(self) -> str:
         return "after it was ready" if self.was_ready else f"in phase {self.timeline.current!r}"
@@ -202,13 +217,13 @@ class Waiter:
         self.save(False)
         raise control.death(self.home, self.record, f"process {self.record.pid} died {self.died_when()}", self.memory)
 
-    def worker_died(self, rank: int, item: procfs.Process) -> NoReturn:
-        """Raises ControlError with what is known of a worker's end."""
+    def part_died(self, what: str, item: procfs.Process) -> NoReturn:
+        """Raises ControlError with what is known of the end of a worker, or of another process that it needs."""
         self.read_log()
         self.save(False)
         story = death.tell(self.home, self.record, self.memory, item)
         raise control.ControlError(
-            f"server {self.record.name!r}: worker of rank {rank} (process {item.pid}) has died {self.died_when()}, "
+            f"server {self.record.name!r}: {what} (process {item.pid}) has died {self.died_when()}, "
             f"{story.words}; the server process {self.record.pid} still runs.{story.text(self.record.log)}",
             **story.facts(),
         )
@@ -305,6 +320,7 @@ class Waiter:
     def save(self, ready: bool) -> None:
         if not self.write or self.was_ready:
             return
+        self.note_traces(ready)
         Kept(
             ready=ready,
             elapsed_s=round(self.elapsed(), 3),
@@ -318,7 +334,23 @@ class Waiter:
             active_s=round(self.watch.active_s, 3),
             disk_bytes=self.disk_bytes,
             memory=self.memory,
+            parts=self.kept.parts,
+            pids=self.kept.pids,
+            shared_memory=self.kept.shared_memory,
         ).save(self.folder, self.record.start_id)
+
+    def note_traces(self, ready: bool) -> None:
+        """Keep in mind, for the time after its death, what the server consists of and what it has in shared memory."""
+        tree = [item for item in self.tree() if not item.zombie]
+        if not tree:
+            return  # it is dead: what was noted before is all there is
+        self.kept.pids = sorted({*self.kept.pids, *(item.pid for item in tree)})
+        noted = dict(self.kept.shared_memory)
+        noted.update((path, inode) for path, inode in traces.shared_memory(item.pid for item in tree))
+        self.kept.shared_memory = [[path, inode] for path, inode in sorted(noted.items())]
+        if ready:
+            helpers = [item for item in tree if self.engine.part(item.cmdline) == "helper"]
+            self.kept.parts = [[item.cmdline[:80], item.pid, item.start] for item in helpers]
 
     def stuck(self, why: str) -> control.ControlError:
         """The error for a server that lives and does not get on. It is left as it is, to be looked into."""

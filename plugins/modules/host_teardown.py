@@ -100,13 +100,14 @@ def run(module: AnsibleModule) -> dict:
         removed.append(home)
     ended: list[dict] = []
     if module.check_mode:
-        tree = [one for name in names for one in control.look(home, name).tree]
+        tree = [one for name in names for one in servers.look(home, name).tree]
         ended = [ending.Ended(one.pid, one.start, one.cmdline, "would be ended").as_dict() for one in tree]
     elif removed:
         if names:
             with control.locked(home):
                 for name in names:
-                    ended += [one.as_dict() for one in control.stop(home, name, control.look(home, name))]
+                    stopped = control.stop(home, name, servers.look(home, name))
+                    ended += [one.as_dict() for one in stopped.ended]
                     control.remove(home, name)
         for path in removed:
             remove(path)

@@ -11,8 +11,9 @@ short_description: Launch, keep and stop an LLM server as declared
 version_added: 0.1.0
 description:
   - Launches one instance of an inference engine so that it outlives Ansible, and records what was launched with what.
-  - The same declaration again changes nothing while the server runs. A changed one, whatever of it changed
-    (arguments, variables, NCCL profile, packages of the environment), stops the server and launches it anew.
+  - The same declaration again changes nothing while the server and its workers live. A server of which a worker has
+    died is launched anew, and so is one whose declaration changed, whatever of it (arguments, variables, NCCL profile,
+    packages of the environment).
   - It returns as soon as the process runs. Whether it serves is for M(groundstate.llm.llm_server_ready) to tell.
   - A run that was killed half-way is completed by the next one.
 author: Groundstate contributors (@groundstate)
@@ -290,6 +291,18 @@ ended:
   type: list
   elements: dict
   sample: [{pid: 4711, start: 123456, cmdline: python server, how: exited on TERM, gone: true}]
+removed:
+  description: Files of shared memory that its ended processes had left and that were removed.
+  returned: success
+  type: list
+  elements: str
+  sample: [/dev/shm/psm_1815efec, /dev/shm/sem.loky-26706-zfdbmugj]
+left_files:
+  description: Files of that kind that stay, with C(path) and C(why).
+  returned: success
+  type: list
+  elements: dict
+  sample: [{path: /dev/shm/psm_1815efec, why: in use by process 811}]
 ready:
   description:
     - What M(groundstate.llm.llm_server_ready) would return, which then need not be asked.
@@ -321,7 +334,18 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils import control, declaration, files, launcher, nccl_log, plan, server_env, servers
+from ..module_utils import (
+    control,
+    declaration,
+    files,
+    launcher,
+    limits,
+    nccl_log,
+    obstacles,
+    plan,
+    server_env,
+    servers,
+)
 from ..module_utils.engines import get_engine
 from ..module_utils.waiting import Waiter
 
@@ -387,37 +411,41 @@ def down(module: AnsibleModule, name: str) -> None:
         leave(module, False, "absent", [], None)
     if absent:
         control.check_ours(home, name)
-    situation = control.look(home, name)
+    situation = servers.look(home, name)
     there = absent and os.path.lexists(servers.folder(home, name))
-    action = "removed" if there else "stopped" if situation.tree else "absent" if absent else "unchanged"
-    changed = bool(situation.tree) or there
     why = [f"{len(situation.tree)} processes ran"] if situation.tree else []
+    # What a server leaves that has died by itself is nobody else's to remove.
+    left = [] if situation.tree else [one for one in control.left_behind(home, situation.record) if not one.stays]
+    why += [f"{one.path} was left by its last start" for one in left]
+    action = "removed" if there else "stopped" if why else "absent" if absent else "unchanged"
+    changed = bool(why) or there
     shown = {"before": shown_text(situation.record) if changed else "", "after": ""}
-    ended = []
+    stopped = control.Stopped([], left)
     if changed and not module.check_mode:
         with control.locked(home):
-            ended = [one.as_dict() for one in control.stop(home, name, situation)]
+            stopped = control.stop(home, name, situation)
             if absent:
                 control.remove(home, name)
-    leave(module, changed, action, why, None if absent else situation.record, ended=ended, diff=shown, pid=0)
+    record = None if absent else situation.record
+    leave(module, changed, action, why, record, diff=shown, pid=0, **stopped.as_dict())
 
 
 def up(module: AnsibleModule, declared: dict) -> None:
     """States started and restarted."""
     params = module.params
     home, name = params["home"], declared["name"]
-    situation = control.look(home, name)
+    situation = servers.look(home, name)
     record = situation.record
     path = params["env_path"]
     manifest = (files.read_json(os.path.join(path, "groundstate-env.json")) if path else None) or {}
-    base = server_env.base_environment(path, os.environ)
+    base = server_env.base_environment(path, os.environ, (declared["command"] or [""])[0])
     nccl = nccl_variables(module, declared, servers.folder(home, name))
     chosen = launcher.choose(params["launcher"])
 
     def planned(port: int) -> plan.Plan:
         return plan.make_plan(declared, path, port, base, nccl, str(manifest.get("hash", "")), chosen)
 
-    wanted = planned(control.choose_port(home, declared, situation))
+    wanted = planned(obstacles.choose_port(home, declared, situation))
     why = control.reasons(home, situation, wanted)
     if not why and params["state"] == "restarted":
         why = ["a restart was asked for"]
@@ -426,23 +454,25 @@ def up(module: AnsibleModule, declared: dict) -> None:
         leave(module, False, "unchanged", [], record, **({"ready": ready} if ready else {}))
     if adopt(module, situation, wanted):
         return
-    wrong, warnings, parser = control.check_arguments(home, wanted, keep=not module.check_mode)
-    for text in warnings:
+    wrong, warnings, parser = obstacles.check_arguments(home, wanted, keep=not module.check_mode)
+    for text in warnings + obstacles.gpu_warnings(home, declared):
         module.warn(text)
     arguments = {"checked": not parser.why, "why": parser.why, "version": parser.version}
-    obstacles = control.obstacles(home, wanted, situation) + wrong
+    found = obstacles.obstacles(home, wanted, situation) + wrong
     action = "restarted" if situation.alive else "started"
     diff = {"before": shown_text(record), "after": shown_text(wanted)}
     if module.check_mode:
         # The environment and the model may be made by tasks that only pretended to run.
-        for text in obstacles:
+        for text in found:
             module.warn(f"it could not be launched as things are now: {text}")
         leave(module, True, action, why, plan.record_of(wanted, "", "", ""), diff=diff, arguments=arguments)
-    if obstacles:
-        raise ValueError(f"server {name!r} cannot be launched: " + "; ".join(obstacles))
-    ended = [one.as_dict() for one in control.stop(home, name, situation)]
+    if found:
+        raise ValueError(f"server {name!r} cannot be launched: " + "; ".join(found))
+    stopped = control.stop(home, name, situation)
     made = control.launch(home, declared, planned, params["keep_logs"])
-    leave(module, True, action, why, made, ended=ended, diff=diff, arguments=arguments)
+    for text in limits.warnings(made.pid, declared):
+        module.warn(text)
+    leave(module, True, action, why, made, diff=diff, arguments=arguments, **stopped.as_dict())
 
 
 def still_ready(home: str, record: servers.ServerRecord) -> dict:
@@ -469,7 +499,7 @@ def nccl_variables(module: AnsibleModule, declared: dict, folder: str) -> dict[s
     return {**nccl_log.beside({**profile, **declared["env"]}, wanted), **profile}
 
 
-def adopt(module: AnsibleModule, situation: control.Situation, wanted: plan.Plan) -> bool:
+def adopt(module: AnsibleModule, situation: servers.Situation, wanted: plan.Plan) -> bool:
     """Take over what an interrupted run had launched, if it is what is wanted now."""
     record = situation.record
     if record is None or record.state != "launching" or module.params["state"] == "restarted":
@@ -510,6 +540,8 @@ def leave(
         "log": record.log,
         "argv": record.argv,
         "ended": [],
+        "removed": [],
+        "left_files": [],
     }
     result.update(more)
     module.exit_json(changed=changed, action=action, why=why, **result)

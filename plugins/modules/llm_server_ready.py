@@ -219,9 +219,12 @@ def seconds(limits: dict) -> dict[str, float]:
 
 def launched(record: servers.ServerRecord | None, name: str) -> servers.ServerRecord:
     """The record, when there is a start to wait for. Raises ValueError."""
-    what = {None: "was never launched on this host", "stopped": "is stopped"}.get(record.state if record else None)
-    if record is not None and record.state == "launching":
-        what = "was being launched by a run that was interrupted"
+    what = {
+        None: "was never launched on this host",
+        "stopped": "is stopped",
+        "failed": "died at its launch",
+        "launching": "was being launched by a run that was interrupted",
+    }.get(record.state if record else None)
     if record is None or what:
         raise ValueError(f"server {name!r} {what}; run llm_server (role llm_server) first")
     return record

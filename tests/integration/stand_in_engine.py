@@ -15,6 +15,9 @@ Keys, each but ``step_s`` off by default:
     hang_completion  never answer a completion
     tokens        tokens of a completion (2)
     nccl_logs     ranks that write NCCL's log
+    detokenizer   start SGLang's other process, too
+    leave         part of the names of shared memory that each worker leaves: two files that it has open, and a
+                  semaphore of loky, with its process number in the name, that nobody has open
 """
 
 from __future__ import annotations
@@ -104,9 +107,17 @@ class StandIn:
         if phase == WORKERS_FROM:
             for rank in range(self.count):
                 title = f"sglang::scheduler_TP{rank}"
-                self.workers.append(subprocess.Popen([title, "-c", SLEEP], executable=sys.executable))
+                code = SLEEP
+                if "leave" in self.script:
+                    loky = f"open(f'/dev/shm/sem.loky-{{os.getpid()}}-{self.script['leave']}', 'w').close()"
+                    names = [f"/dev/shm/psm_{self.script['leave']}{number}" for number in (rank, rank + self.count)]
+                    code = f"import os; held = [open(one, 'w') for one in {names}]; {loky}; {SLEEP}"
+                self.workers.append(subprocess.Popen([title, "-c", code], executable=sys.executable))
                 if rank in self.script.get("nccl_logs", ()):
                     nccl_said.write(os.environ, self.workers[-1].pid, rank)
+            if self.script.get("detokenizer"):
+                title = "sglang::detokenizer"
+                self.workers.append(subprocess.Popen([title, "-c", SLEEP], executable=sys.executable))
         late_s = self.script.get("bind_late_s", 0)
         if self.script.get("early") or (phase == "warming up" and not late_s):
             self.listen()

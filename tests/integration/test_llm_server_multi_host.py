@@ -19,8 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # A node as SGLang has it: all nodes meet at the head's address before anything serves, each has its own share of the
 # workers, and only the head has the API.
 NODE = """
-import argparse, json, signal, socket, subprocess, sys, time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import argparse, signal, socket, subprocess, sys, time
 options = argparse.ArgumentParser()
 for name in ("--nnodes", "--node-rank", "--tp-size", "--port"):
     options.add_argument(name, type=int)
@@ -52,22 +51,12 @@ else:
             time.sleep(0.05)
 print("max_total_num_tokens=4096", flush=True)
 
-class Handler(BaseHTTPRequestHandler):
-    def reply(self, value):
-        text = json.dumps(value).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
-    def do_GET(self):
-        self.reply({"data": [{"id": given.served_model_name}], "nnodes": given.nnodes})
-    def do_POST(self):
-        self.reply({"choices": [{"text": "x"}], "usage": {"completion_tokens": 2}})
-    def log_message(self, *_words):
-        pass
-
 if given.node_rank == 0:
-    ThreadingHTTPServer((given.host, given.port), Handler).serve_forever()
+    from ansible_collections.groundstate.llm.plugins.module_utils.known_server import Server, Settings
+    from ansible_collections.groundstate.llm.plugins.module_utils.self_check import new_loop
+    loop, _name = new_loop()
+    loop.run_until_complete(Server(Settings(model=given.served_model_name)).listen(given.port))
+    loop.run_forever()
 while True:
     time.sleep(1)
 """
@@ -82,6 +71,13 @@ PLAY = """
 """
 
 
+def tiny(folder: Path) -> Path:
+    """Make a model with random weights; returns its folder."""
+    shape = Shape(seed=0, layers=2, hidden=128, vocabulary=1024)
+    model_folder.replace(str(folder), model_files(shape), {"hash": shape.hash()})
+    return folder
+
+
 @pytest.fixture
 def nodes(tmp_path, host):
     """Two stand-in hosts: two homes on this machine. Returns (run the play, their homes)."""
@@ -91,12 +87,13 @@ def nodes(tmp_path, host):
     declared = {
         "name": "kimi",
         "engine": "sglang",
-        "model": str(tmp_path),
+        "model": str(tiny(tmp_path / "tiny")),
         "served_model_name": "k",
         "tensor_parallel": 4,
         "port": f"{{{{ {api} + groups['kimi'].index(inventory_hostname) }}}}",
         "gpus": [],
         "command": [sys.executable, "-c", NODE],
+        "env": {"PYTHONPATH": str(ROOT / "playbooks" / "collections")},
         "multi_host": {**together, "port": meeting},
     }
     common = {
@@ -105,16 +102,27 @@ def nodes(tmp_path, host):
         "llm_server": declared,
         "llm_server_launcher": "process",
         "llm_server_ready_timeout_s": 60,
+        # For the whole main job:
+        "groundstate_records_dir": str(tmp_path / "records"),
+        "ml_env_lock": "",
+        "ml_env_path": sys.prefix,
+        "nccl_profile_name": "pcie_ll_ring",
+        "baseline_workload": {
+            **{"prompt_tokens": 16, "output_tokens": 8, "concurrency": [1], "requests": 1, "repeats": 2},
+            **{"warmup_requests": 1, "warmup_cap_s": 2},
+        },
     }
     homes = {"first": {"groundstate_home": str(host.home)}, "second": {"groundstate_home": str(second.home)}}
-    (tmp_path / "hosts.json").write_text(json.dumps({"kimi": {"hosts": homes, "vars": common}}))
+    (tmp_path / "hosts.json").write_text(
+        json.dumps({"groundstate": {"children": {"kimi": {"hosts": homes, "vars": common}}}})
+    )
     (tmp_path / "play.yml").write_text(PLAY)
 
     program = str(Path(sys.executable).with_name("ansible-playbook"))
 
-    def play(*arguments):
+    def play(*arguments, playbook=tmp_path / "play.yml"):
         return subprocess.run(
-            [program, "-i", tmp_path / "hosts.json", tmp_path / "play.yml", *arguments],
+            [program, "-i", tmp_path / "hosts.json", playbook, *arguments],
             cwd=ROOT,
             env={**os.environ, "ANSIBLE_NOCOLOR": "1"},
             stdin=subprocess.DEVNULL,
@@ -159,6 +167,23 @@ def test_two_hosts_serve_together(nodes):
     assert broken.count("failed=1") == 1
 
 
+@pytest.mark.slow  # the whole main job on two hosts, and a second measurement
+def test_every_node_is_proved_and_the_head_is_measured(nodes, tmp_path):
+    play, homes = nodes
+    said = play(playbook="playbooks/deploy_baseline.yml")
+    assert said.count("failed=0") == 2, said
+    assert "first: baseline" in said, said
+    assert "second: baseline" not in said
+    records = sorted((tmp_path / "records").glob("*/*.json"))
+    assert {path.parent.name for path in records} == {"first"}, records
+    proofs = [one.run("nccl_proof", server="kimi", policy="warn") for one in homes]
+    assert [one["verdict"] for one in proofs] == ["proved", "proved"], proofs
+    again = play(playbook="playbooks/benchmark.yml")
+    assert again.count("failed=0") == 2, again
+    assert "second: baseline" not in again
+    assert "first: baseline" in again
+
+
 # --- a real engine -------------------------------------------------------------------------------
 
 
@@ -196,9 +221,7 @@ def networks():
 @pytest.mark.slow  # imports vLLM four times and starts it twice
 @pytest.mark.timeout(1500)
 def test_vllm_serves_from_two_network_namespaces(networks, vllm_env, tmp_path, host):
-    model = tmp_path / "tiny"
-    shape = Shape(seed=0, layers=2, hidden=128, vocabulary=1024)
-    model_folder.replace(str(model), model_files(shape), {"hash": shape.hash()})
+    model = tiny(tmp_path / "tiny")
     nodes = []
     try:
         for number, (name, address, interface) in enumerate(networks):

@@ -58,6 +58,7 @@ class Vllm:
 
     def __init__(self, host, home: Path):
         self.host, self.home = host, home
+        self.foreign = set(Path("/dev/shm").iterdir())
         self.declaration = {
             "name": "local",
             "engine": "vllm",
@@ -82,20 +83,25 @@ class Vllm:
 
     def ready(self, **arguments) -> dict:
         # The host runs other things as well: no limit but the one of the whole wait.
-        options = {"timeout_s": 180, "slice_s": 0, "stall_s": 0, **arguments}
+        options = {"timeout_s": 400, "slice_s": 0, "stall_s": 0, **arguments}
         return self.host.run("llm_server_ready", server="local", **options)
 
     def titled(self, start: str) -> list[procfs.Process]:
         return [item for item in self.host.ours("local") if item.cmdline.startswith(start)]
 
+    def shared_memory(self) -> set[str]:
+        """What its starts have left of the kinds of vLLM and of Python's multiprocessing."""
+        now = set(Path("/dev/shm").iterdir()) - self.foreign
+        return {str(path) for path in now if path.name.startswith(("vllm_dist_", "psm_", "sem.mp-", "sem.loky-"))}
+
 
 @pytest.fixture
 def vllm(host, vllm_home):
-    foreign = set(Path("/dev/shm").glob("vllm_dist_*"))
-    yield Vllm(host, vllm_home)
+    made = Vllm(host, vllm_home)
+    yield made
     host.end()
-    for left in set(Path("/dev/shm").glob("vllm_dist_*")) - foreign:
-        left.unlink()  # vLLM's workers do not remove theirs; a reset does, after a minute
+    for left in made.shared_memory():
+        os.unlink(left)  # what was killed with the test; a reset removes it after a minute
 
 
 def test_a_worker_killed_while_it_starts(vllm):
@@ -118,6 +124,7 @@ def test_a_worker_killed_while_it_starts(vllm):
 
 def test_killed_while_it_serves(vllm):
     first = vllm.server()
+    assert not first["failed"], first
     ready = vllm.ready()
     assert ready.get("ready") is True, ready
     assert [one["name"] for one in ready["phases"]][:4] == [
@@ -150,6 +157,28 @@ def test_killed_while_it_serves(vllm):
     assert {item.pid for item in orphans} <= {one["pid"] for one in third["ended"]}
     assert not [item for item in orphans if procfs.alive(item.pid, item.start)]
     assert third["port"] == first["port"]
+
+
+def test_all_killed_at_once(vllm):
+    """Nobody is left to tell what was whose, and it goes all the same."""
+    assert not vllm.server()["failed"]
+    ready = vllm.ready()
+    assert ready.get("ready") is True, ready
+    tree = vllm.host.ours("local")
+    kept = json.loads((vllm.host.folder("local") / "ready.json").read_text())
+    assert {title.split()[0] for title, _pid, _start in kept["parts"]} == {"VLLM::EngineCore"}
+    shared = {path for path, _inode in kept["shared_memory"]}
+    assert any(Path(path).name.startswith("psm_") for path in shared), shared
+    for item in tree:
+        os.kill(item.pid, signal.SIGKILL)
+    while any(procfs.alive(item.pid, item.start) for item in tree):
+        time.sleep(0.02)
+    left = {path for path in shared if os.path.exists(path)}
+    assert left
+    stopped = vllm.server(state="stopped")
+    assert (stopped["ended"], stopped["left_files"]) == ([], [])
+    assert left <= set(stopped["removed"])
+    assert not [path for path in stopped["removed"] if os.path.exists(path)]
 
 
 def _start(vllm: Vllm) -> int:

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible_collections.groundstate.llm.plugins.module_utils import control, plan, ports, procfs, servers
+from ansible_collections.groundstate.llm.plugins.module_utils import control, obstacles, plan, ports, procfs, servers
 from ansible_collections.groundstate.llm.plugins.module_utils.declaration import complete
 
 # Binds only after a while, as engines do after they have loaded; answers nothing.
@@ -81,9 +81,28 @@ def test_two_launches_at_the_same_moment_get_two_ports(hosts):
     # A restart keeps its port; the port of a stopped server is free for others once nobody claims it.
     again = hosts[1].run("llm_server", server="late", state="stopped")
     assert again["changed"] is True
-    claimed = servers.claimed_ports("", procfs.processes())
+    claimed = {record.port: where for where, record in servers.live(procfs.processes()).items()}
     assert claimed[made[0]["port"]] == str(hosts[0].folder("late"))
     assert made[1]["port"] not in claimed
+
+
+def test_a_gpu_that_a_server_of_another_home_uses_is_a_warning(hosts, tmp_path):
+    dev = tmp_path / "dev"
+    dev.mkdir()
+    other = launch(hosts[1], "import time; time.sleep(600)", fields={"gpus": [0, 1]})
+
+    def warned(host, *gpus):
+        # Other tests of this machine may have servers, too.
+        return [one for one in obstacles.gpu_warnings(str(host.home), {"gpus": gpus}, str(dev)) if str(tmp_path) in one]
+
+    assert warned(hosts[0], 1, 2) == []  # no GPU at all
+    (dev / "nvidia0").touch()
+    [warning] = warned(hosts[0], 1, 2)
+    assert warning.startswith(f"gpus: 1 also in use by our server 'late' (process {other['pid']}, {hosts[1].home}")
+    assert warned(hosts[0], 2) == []
+    assert warned(hosts[1], 1) == []  # in its own home it is an obstacle, not a warning
+    hosts[1].run("llm_server", server="late", state="stopped")
+    assert warned(hosts[0], 1) == []
 
 
 def test_one_launch_at_a_time_has_its_turn():

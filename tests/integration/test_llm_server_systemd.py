@@ -68,7 +68,7 @@ def test_a_unit_is_started_recorded_and_removed(units, tmp_path):
         time.sleep(0.02)
     assert log.read_text() == "awake 50% of $HOME\n"
 
-    control.stop(home, "gen", control.look(home, "gen"))
+    control.stop(home, "gen", servers.look(home, "gen"))
     assert calls(units)[-1] == f"stop {unit}"
     assert not record.running()
     assert servers.load(home, "gen").state == "stopped"

@@ -102,6 +102,17 @@ def test_a_process_that_may_not_be_looked_at_could_use_it(tmp_path):
     assert f"cannot tell whether process {os.getpid()}" in item.stays
 
 
+def test_what_an_ended_process_had_goes_whoever_else_may_not_be_looked_at(tmp_path):
+    """Each login session has such a process, (sd-pam); nothing of an ended server would ever go."""
+    for name in ("psm_a", "sem.loky-51-x", "psm_other"):
+        (tmp_path / name).touch()
+    before = Scan({str(tmp_path / "psm_a"): {50}})
+    found = leftovers.find(
+        Scan(unreadable={os.getpid()}), (), {50, 51}, before, LATER, os.geteuid(), str(tmp_path), str(tmp_path)
+    )
+    assert [os.path.basename(one.path) for one in found if not one.stays] == ["psm_a", "sem.loky-51-x"]
+
+
 def test_a_bound_socket_stays_and_a_dead_one_goes(find, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # the path of a socket may be 107 characters long
     short = f"/tmp/nccl-socket-{os.getpid()}-test"

@@ -55,7 +55,14 @@ def test_a_whole_number_is_a_time(tmp_path):
 
 
 WHOLE = ready_file.Kept(
-    elapsed_s=3.5, watched_from_s=0.2, phases=[{"name": "starting", "at_s": 0.0}], workers=[[0, 4711, 99]], active_s=3.0
+    elapsed_s=3.5,
+    watched_from_s=0.2,
+    phases=[{"name": "starting", "at_s": 0.0}],
+    workers=[[0, 4711, 99]],
+    active_s=3.0,
+    parts=[["VLLM::EngineCore", 4710, 98]],
+    pids=[4710, 4711],
+    shared_memory=[["/dev/shm/psm_1815efec", 12]],
 )
 numbers = st.floats(allow_nan=False, allow_infinity=False)
 values = st.one_of(
@@ -72,6 +79,7 @@ def test_a_damaged_ready_file_is_done_without(damage, whole):
         waiter = waiting.Waiter(home, RECORD)
         assert waiter.timeline.report()
         assert all(len(one) == 3 for one in waiter.kept.workers)
+        assert isinstance(waiter.kept.dead(), list)
         if not damage and whole:
             assert waiter.kept == WHOLE
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.groundstate.llm.plugins.module_utils import nvidia, plan, server_env
-from ansible_collections.groundstate.llm.plugins.module_utils.control import mixed_names, shared_gpus
 from ansible_collections.groundstate.llm.plugins.module_utils.declaration import complete
+from ansible_collections.groundstate.llm.plugins.module_utils.obstacles import mixed_names, shared_gpus
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -139,6 +139,34 @@ def test_an_environment_file_on_the_disk(tmp_path):
 def test_a_line_break_is_in_no_environment_file():
     with pytest.raises(ValueError, match="A has a line break"):
         server_env.render({"A": "1\n2"})
+
+
+SYSTEM = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@pytest.mark.parametrize(
+    ("env_path", "program", "first"),
+    [
+        ("/e", "", "/e/bin:"),
+        ("", "", ""),
+        ("/e", "{env}/bin/python", "/e/bin:"),
+        ("/e", "python3", "/e/bin:"),
+        ("/e", "/usr/bin/python3", "/e/bin:"),
+        ("/e", "/e/bin/python", "/e/bin:"),
+        ("/e", "/other/bin/python", "/e/bin:/other/bin:"),
+    ],
+)
+def test_the_path_has_what_lies_beside_the_program(env_path, program, first, tmp_path):
+    assert server_env.search_path(env_path, program, cuda=str(tmp_path / "none")) == first + SYSTEM
+    assert server_env.search_path(env_path, program, cuda=str(tmp_path)) == f"{first}{SYSTEM}:{tmp_path}"
+
+
+def test_a_declared_path_wins():
+    wanted = plan.make_plan(
+        complete({"name": "x", "engine": "generic", "model": "m", "command": ["/o/bin/p"], "env": {"PATH": "/mine"}}),
+        *("/e", 1, server_env.base_environment("/e", {}, "/o/bin/p"), {}, "", "process"),
+    )
+    assert wanted.environment["PATH"] == "/mine"
 
 
 def test_nothing_of_ours_leaks_into_a_server():
