@@ -170,7 +170,9 @@ class _Reader:
                     left[side] -= 1
                 found.append((kind, rest))
             else:
-                raise PatchError(f"line {self._at + 1} is not a part of the hunk {shown}, whose header counts more lines")
+                raise PatchError(
+                    f"line {self._at + 1} is not a part of the hunk {shown}, whose header counts more lines"
+                )
             self._at += 1
         if self._peek()[:1] == _NO_BREAK and found:
             found[-1] = (found[-1][0], found[-1][1][:-1])

@@ -191,7 +191,7 @@ def test_files_that_are_and_are_not_there():
         applied(b"a\nb\n", "--- a/x/y\n+++ /dev/null\n@@ -1 +0,0 @@\n-a\n")
 
 
-@given(st.text(alphabet="ab@-+ \\\n\r/.0123456789,\0\"d", max_size=120), st.binary(max_size=40))
+@given(st.text(alphabet='ab@-+ \\\n\r/.0123456789,\0"d', max_size=120), st.binary(max_size=40))
 def test_hostile_text_ends_in_a_patch_error_or_a_result(text, content):
     with contextlib.suppress(PatchError):
         for change in patch_format.parse(HEAD + text):
