@@ -123,13 +123,11 @@ def again(kind: str, program: str, inside: str, folder: str, items: list[Require
         # Its cache may hold the very file that was edited, where something else than we filled it with hard links.
         head = [program, "pip", "install", "--python", inside, "--reinstall", "--no-cache"]
     else:
-        if has_pip(inside):
-            pip = [inside, "-m", "pip"]
-        elif has_pip(sys.executable):
-            pip = [sys.executable, "-m", "pip", "--python", inside]
-        else:
-            raise ValueError("neither the environment nor this host's Python has pip: put uv on the host")
-        head = [*pip, "install", "--force-reinstall"]
+        # Environments that uv made have no pip; the Python behind them may.
+        owner = next((one for one in (inside, os.path.realpath(inside), sys.executable) if has_pip(one)), None)
+        if owner is None:
+            raise ValueError("neither the environment nor the Python that it was made from has pip: put uv on the host")
+        head = [owner, "-m", "pip", *([] if owner == inside else ["--python", inside]), "install", "--force-reinstall"]
     base = _UV if kind == "uv" else _PIP
     return [Step("install the wheels again", [*head, *common, "-r", name], base) for name in names]
 

@@ -231,25 +231,32 @@ def _install(order: Order, look: Look, todo: Todo) -> None:
     shutil.rmtree(scratch, ignore_errors=True)  # of a run that was killed
     os.makedirs(scratch, mode=0o700)
     try:
-        sources = order.sources
+        places = [order.sources]
         if order.bundle and os.path.exists(order.bundle):
             manifest = bundle.read_manifest(order.bundle)
             bundle.unpack(order.bundle, manifest, os.path.join(scratch, "bundle"))
-            sources = Sources(find_links=(os.path.join(scratch, "bundle", bundle.WHEELS),), no_index=True)
+            places = [Sources(find_links=(os.path.join(scratch, "bundle", bundle.WHEELS),), no_index=True)]
+        elif order.sources.find_links:
+            # The wheels may all be at hand: then no index has to be reachable.
+            places.insert(0, Sources(find_links=order.sources.find_links, no_index=True))
         for path, text in installers.inputs(scratch, kind, todo.install).items():
             files.write_atomic(path, text)
         log = os.path.join(scratch, "install.log")
         changes = installers.uv_environment(settings, dict(os.environ)) if kind == "uv" else {}
         with Store(os.path.join(order.home, "repair-environment")).locked(order.timeout_s) as lock:
-            for step in installers.again(kind, program, inside, scratch, todo.install, sources):
-                left = max(1.0, order.timeout_s - (time.monotonic() - started))
-                environment = running.clean_environment({**step.environment, **changes})
+            for sources in places:
                 try:
-                    running.run(step.argv, environment, log, left, lock)
+                    for step in installers.again(kind, program, inside, scratch, todo.install, sources):
+                        left = max(1.0, order.timeout_s - (time.monotonic() - started))
+                        environment = running.clean_environment({**step.environment, **changes})
+                        running.run(step.argv, environment, log, left, lock)
+                    break
                 except running.Failed as error:
+                    if sources is not places[-1]:
+                        continue
                     output = installers.without_passwords(error.output)
                     raise RepairError(
-                        f"could not {step.what} with {kind} ({error}).\n{output}\n"
+                        f"could not install the wheels again with {kind} ({error}).\n{output}\n"
                         f"Asked: {installers.describe(sources, settings)}. {installers.remedy(output)}"
                     ) from error
     finally:
