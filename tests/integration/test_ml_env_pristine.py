@@ -231,3 +231,46 @@ def test_a_repair_needs_no_network_when_the_wheels_are_at_hand(arguments, site):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert (site / "engine" / "core.py").read_text() == CORE
+
+
+def role(tmp_path: Path, variables: dict, *more: str) -> str:
+    """Run the role for this machine; returns what was printed."""
+    book = tmp_path / "book.yml"
+    tasks = [{"ansible.builtin.import_role": {"name": "groundstate.llm.ml_env"}}]
+    book.write_text(json.dumps([{"hosts": "localhost", "gather_facts": False, "tasks": tasks}]))
+    done = subprocess.run(
+        [
+            *(os.path.join(os.path.dirname(sys.executable), "ansible-playbook"), str(book), "--connection=local"),
+            *("--inventory=localhost,", f"--extra-vars={json.dumps(variables)}", *more),
+        ],
+        cwd=ROOT,
+        env={**os.environ, "ANSIBLE_NOCOLOR": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout + done.stderr
+
+
+def test_the_role_patches_checks_and_takes_back(tmp_path, made, site):
+    (tmp_path / "core.patch").write_text(
+        f"--- a/python/engine/core.py\n+++ b/python/engine/core.py\n@@ -5 +5 @@\n-line_4 = 4\n+{EDITED.splitlines()[4]}\n"
+    )
+    patch = {"file": str(tmp_path / "core.patch"), "distribution": "engine", "version": "1.0", "strip": 2}
+    variables = {
+        "ansible_python_interpreter": sys.executable,
+        "groundstate_home": str(tmp_path / "home"),
+        "ml_env_path": str(tmp_path / "envs" / "small"),
+    }
+    declared = {**variables, "ml_env_patches": [patch], "ml_env_pristine": "require", "ml_env_verify": "require"}
+    said = role(tmp_path, declared, "--diff")
+    assert "changed=1 " in said, said
+    assert "+line_4 = 44" in said
+    assert (site / "engine" / "core.py").read_text() == EDITED
+    assert "changed=0 " in role(tmp_path, declared)
+    # Nobody declares anything of an environment of others: it stays as it is, without a task.
+    said = role(tmp_path, variables)
+    assert "ok=0 " in said or "ok=1 " in said, said
+    assert "changed=0 " in said
+    assert "changed=1 " in role(tmp_path, {**variables, "ml_env_patches": []})
+    assert (site / "engine" / "core.py").read_text() == CORE
