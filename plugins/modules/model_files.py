@@ -119,7 +119,7 @@ models:
       description: What is missing or cut off, one sentence each.
       type: list
       elements: str
-      sample: ["model-00003-of-00004.safetensors was cut off: 1048576 of 4932307584 bytes"]
+      sample: ["SmolLM2-135M-Instruct.Q4_1.gguf was cut off: 98358336 of 98362432 bytes"]
     shards:
       description: Names of the files with weights.
       type: list

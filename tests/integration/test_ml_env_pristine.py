@@ -254,7 +254,7 @@ def role(tmp_path: Path, variables: dict, *more: str) -> str:
 
 def test_the_role_patches_checks_and_takes_back(tmp_path, made, site):
     (tmp_path / "core.patch").write_text(
-        f"--- a/python/engine/core.py\n+++ b/python/engine/core.py\n@@ -5 +5 @@\n-line_4 = 4\n+{EDITED.splitlines()[4]}\n"
+        "--- a/python/engine/core.py\n+++ b/python/engine/core.py\n@@ -5 +5 @@\n-line_4 = 4\n+line_4 = 44\n"
     )
     patch = {"file": str(tmp_path / "core.patch"), "distribution": "engine", "version": "1.0", "strip": 2}
     variables = {

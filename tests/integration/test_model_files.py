@@ -115,6 +115,12 @@ class Hub(http.server.BaseHTTPRequestHandler):
         if path.startswith("/api/models/some/model"):
             files = [{"rfilename": name} for name in self.content]
             raw = json.dumps({"id": "some/model", "sha": COMMIT, "siblings": files}).encode()
+            if "/tree/" in path:
+                entries = [
+                    {"type": "file", "path": name, "size": len(one), "oid": hashlib.sha256(one).hexdigest()}
+                    for name, one in self.content.items()
+                ]
+                raw = json.dumps(entries).encode()
             headers["Content-Type"] = "application/json"
         elif raw is not None:
             headers["ETag"] = f'"{hashlib.sha256(raw).hexdigest()}"'
@@ -151,7 +157,7 @@ def test_what_is_missing_comes_from_the_hub(module, tmp_path, content, monkeypat
         assert "ml_env_hub_token" in refused["msg"]
         assert "another-token" not in json.dumps(refused)
         done = ask(module, tmp_path, here, token=TOKEN, **asked)
-        assert done["failed"] is False, done
+        assert done["failed"] is False, done["msg"]
         assert (done["changed"], done["models"][0]["complete"]) == (True, True)
         assert TOKEN not in json.dumps(done)
         assert {name: (here / name).read_bytes() for name in content} == content

@@ -102,7 +102,8 @@ def test_any_two_contents(old, new, old_break, new_break):
 
 
 def test_plain_diff_with_times_and_prose_around_it():
-    text = f"From: someone\nSubject: [PATCH] x\n---\n a.py | 2 +-\n\n{HEAD}@@ -1,2 +1,2 @@ def x():\n-a\n+A\n b\n-- \n2.39.2\n"
+    hunk = "@@ -1,2 +1,2 @@ def x():\n-a\n+A\n b\n"
+    text = f"From: someone\nSubject: [PATCH] x\n---\n a.py | 2 +-\n\n{HEAD}{hunk}-- \n2.39.2\n"
     assert applied(b"a\nb\n", text.replace("b/pkg/a.py", "b/pkg/a.py\t2026-11-01 10:00:00 +0000")) == b"A\nb\n"
 
 
