@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from . import files
@@ -57,14 +58,24 @@ def command(source: Source, path: str, env_path: str) -> list[str]:
     return [python, "-c", _HUB, source.repo, source.revision, path]
 
 
-def fetch(source: Source, path: str, home: str, env_path: str, token: str, timeout_s: float) -> None:
-    """Get the files that are not there, or not the same. Raises FetchError, OSError, TimeoutError."""
+def fetch(
+    source: Source, path: str, home: str, env_path: str, token: str, timeout_s: float, broken: Iterable[str] = ()
+) -> None:
+    """Get the files that are not there, or not the same. Raises FetchError, OSError, TimeoutError.
+
+    ``broken``: names of files that are there and have to be fetched again.
+    """
     argv = command(source, path, env_path)
     os.makedirs(path, exist_ok=True)
     environment = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "NO_COLOR": "1"}
     given = running.clean_environment(environment)
     if token:
         given["HF_TOKEN"] = token
+    for name in broken:
+        # The hub's client believes its note of a file for a while, whatever became of the file.
+        note = os.path.join(path, ".cache", "huggingface", "download", f"{name}.metadata")
+        if os.path.exists(note):
+            os.unlink(note)
     log = os.path.join(home, "fetch.log")
     try:
         with Store(os.path.join(home, "fetch")).locked(timeout_s) as lock:

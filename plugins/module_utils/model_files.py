@@ -29,6 +29,7 @@ class Found:
 
     path: str
     problems: list[str] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)  # names of files that are there and not what they should be
     shards: list[str] = field(default_factory=list)  # paths of the files with weights, below the folder
     total_bytes: int = 0  # of these
     root: str = ""  # the folder that the names are below
@@ -113,6 +114,7 @@ def _json(found: Found, name: str) -> Any:
             return json.load(source)
     except (OSError, ValueError) as error:
         found.problems.append(f"{name} cannot be read ({error})")
+        found.broken.append(name)
         return None
 
 
@@ -160,11 +162,13 @@ def _sizes(found: Found, mapped: Mapping[str, set[str]]) -> None:
             wrong = f"cannot be read ({error.strerror})"
         if wrong:
             found.problems.append(f"{name} {wrong}")
+            found.broken.append(name)
             continue
         lacking = sorted(mapped.get(name, set()) - (tensors or frozenset())) if tensors is not None else []
         if lacking:
             more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
             found.problems.append(f"{name} lacks the tensor {lacking[0]}{more} that the index says is in it")
+            found.broken.append(name)
 
 
 def _hashes(found: Found, wanted: Mapping[str, str], cache: str | None) -> None:
@@ -178,5 +182,6 @@ def _hashes(found: Found, wanted: Mapping[str, str], cache: str | None) -> None:
             if text not in found.problems:
                 found.problems.append(text)
         elif actual != value.lower():
+            found.broken.append(name)
             found.problems.append(f"{name} has the SHA-256 {actual}, declared is {value.lower()}")
     hashes.save()

@@ -190,7 +190,9 @@ def one_model(module: AnsibleModule, wanted: dict) -> dict:
     found = look()
     fetched = bool(found.problems) and bool(source.repo or source.rsync_from)
     if fetched and not module.check_mode:
-        model_fetch.fetch(source, path, home, params["env_path"], params["token"], float(params["timeout_s"]))
+        model_fetch.fetch(
+            source, path, home, params["env_path"], params["token"], float(params["timeout_s"]), found.broken
+        )
         found = look()
     speed = share = None
     if found.complete and found.shards:

@@ -6,10 +6,12 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
-from ansible_collections.groundstate.llm.plugins.module_utils.venvs import build, installers
+from ansible_collections.groundstate.llm.plugins.module_utils import fatbin
+from ansible_collections.groundstate.llm.plugins.module_utils.venvs import build, bundle, installers, patch_format
 from ansible_collections.groundstate.llm.plugins.module_utils.venvs.installers import Sources
 from made_wheels import wheel
 
@@ -274,3 +276,77 @@ def test_the_role_patches_checks_and_takes_back(tmp_path, made, site):
     assert "changed=0 " in said
     assert "changed=1 " in role(tmp_path, {**variables, "ml_env_patches": []})
     assert (site / "engine" / "core.py").read_text() == CORE
+
+
+def test_a_repair_takes_the_wheels_of_a_bundle(module, arguments, site, made, tmp_path):
+    edit(site)
+    target = bundle.Target(made.interpreter.tag, made.interpreter.platform)
+    path = str(tmp_path / "small.tar")
+    bundle.write(path, "small", made.items, target, str(tmp_path / "wheels"))
+    asked = {**arguments, "find_links": [], "pristine": "repair", "bundle": path}
+    whole = Path(path).read_bytes()
+    Path(path).write_bytes(whole.replace(b"engine/core.py", b"engine/c0re.py"))
+    refused = module("python_env_files", **asked)
+    assert "is damaged" in refused["msg"]
+    assert "Nothing was changed" in refused["msg"]
+    Path(path).write_bytes(whole)
+    assert module("python_env_files", **asked)["verdict"] == "pristine"
+    assert (site / "engine" / "core.py").read_text() == CORE
+    assert not (tmp_path / "home" / "repair").exists()
+
+
+def test_the_environment_itself_says_which_patches_are_in_force(module, arguments, site, made, tmp_path):
+    """What the role takes them back by, when nobody declares any for an environment that was made from a lock."""
+    asked = {
+        "path": arguments["path"],
+        "requirements": "".join(item.text + "\n" for item in made.items),
+        "python": sys.executable,
+        "find_links": arguments["find_links"],
+    }
+    assert module("python_env", **asked)["patched"] == []
+    text = patch_format.render("engine/core.py", CORE.encode(), EDITED.encode()).decode()
+    patch = {"file": "core.patch", "distribution": "engine", "version": "1.0"}
+    module("python_env_files", **arguments, patches=[patch], texts={"core.patch": text})
+    found = module("python_env", **asked)
+    assert (found["changed"], found["patched"]) == (False, ["core.patch"])
+    # Another lock is another environment, without patches; the way back finds the patched one.
+    wheel(tmp_path / "wheels", "helper", "2.2")
+    other = module("python_env", **{**asked, "requirements": "engine==1.0\nhelper==2.2\n"})
+    assert (other["changed"], other["patched"]) == (True, [])
+    assert module("python_env", **asked)["patched"] == ["core.patch"]
+
+
+def test_the_environment_and_its_compiled_code_are_looked_at_by_its_own_python(module, arguments, site):
+    found = module("python_env_info", path=arguments["path"], home=arguments["home"], imports=["engine:NAME", "helper"])
+    assert found["table"] == [
+        "torch: skipped: it is not installed in this environment",
+        "imports: ok: engine:NAME, helper",
+        f"files: ok: all {found['pristine']['files']} as installed",
+    ]
+    edit(site)
+    (site / "engine" / "__init__.py").write_text("import of_nothing\n")
+    asked = {"path": arguments["path"], "home": arguments["home"], "imports": ["engine"]}
+    failed = module("python_env_info", **asked, policy="require")
+    assert "No module named 'of_nothing'" in failed["msg"]
+    assert failed["pristine"]["edited"] == ["engine/__init__.py", "engine/core.py", "engine/table.bin"]
+    assert module("python_env_info", **asked)["verdict"] == "failed"
+    nothing = module("python_env_info", path=str(site), home=arguments["home"])
+    assert "is no Python environment: it has no bin/python" in nothing["msg"]
+
+
+@pytest.mark.slow  # fetches seven megabytes from an index
+def test_for_which_gpus_a_real_library_has_code(tmp_path):
+    """The libraries' own names say which of them are for one architecture only."""
+    asked = ["download", "-q", "--no-deps", "--only-binary", ":all:", "--python-version", "3.11", "-d", str(tmp_path)]
+    platform = ["--platform", "manylinux_2_24_x86_64", "--abi", "abi3"]
+    env = tmp_path / "env"
+    subprocess.run([sys.executable, "-m", "venv", str(env)], check=True, capture_output=True)
+    pip = [str(env / "bin" / "python"), "-m", "pip"]
+    subprocess.run([*pip, *asked, *platform, "torchao==0.13.0"], check=True, capture_output=True)
+    zipfile.ZipFile(next(tmp_path.glob("*.whl"))).extractall(tmp_path / "ao")
+    found = {one.name: fatbin.names(fatbin.read(str(one))) for one in (tmp_path / "ao" / "torchao").glob("*.so")}
+    assert found == {
+        "_C.abi3.so": "sm_80, sm_86",
+        "_C_cutlass_90a.abi3.so": "sm_90",
+        "_C_cutlass_100a.abi3.so": "sm_100",
+    }
