@@ -130,7 +130,7 @@ def _mapped(found: Found) -> dict[str, set[str]]:
         table = raw.get("weight_map") if isinstance(raw, dict) else None
         if raw is not None and not isinstance(table, dict):
             found.problems.append(f"{name} has no weight_map")
-        for tensor, shard in (table or {}).items():
+        for tensor, shard in (table if isinstance(table, dict) else {}).items():
             mapped.setdefault(str(shard), set()).add(tensor)
     for shard in sorted(mapped):
         # A name out of an index may be anything.
