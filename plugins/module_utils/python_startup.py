@@ -28,7 +28,8 @@ from .file_change import Change
 PTH, SITECUSTOMIZE = "pth", "sitecustomize"
 METHODS = (PTH, SITECUSTOMIZE)
 _START_SINCE = (3, 15)
-_STEM = "_groundstate_startup_"
+#: How the names of our modules begin.
+STEM = "_groundstate_startup_"
 #: Read before any of our lines runs: by the interpreter itself, or by the dynamic loader.
 _TOO_LATE = re.compile(r"PYTHON[A-Z]|LD_(PRELOAD|LIBRARY_PATH|AUDIT)\Z|LANG\Z|LC_ALL\Z")
 
@@ -194,7 +195,7 @@ def changes(of: Interpreter, name: str, variables: Mapping[str, str], method: st
 
 def stem(name: str) -> str:
     """Name of the module (and of the files beside it) of method ``pth``."""
-    made = _STEM + name.replace("-", "_")
+    made = STEM + name.replace("-", "_")
     # a-b and a_b are two
     return f"{made}_{hashlib.sha256(name.encode()).hexdigest()[:8]}" if "-" in name else made
 

@@ -337,7 +337,6 @@ from ansible.module_utils.basic import AnsibleModule
 from ..module_utils import (
     control,
     declaration,
-    files,
     launcher,
     limits,
     nccl_log,
@@ -347,6 +346,7 @@ from ..module_utils import (
     servers,
 )
 from ..module_utils.engines import get_engine
+from ..module_utils.venvs import patches
 from ..module_utils.waiting import Waiter
 
 #: How long a server that was ready may take to show that it still is.
@@ -437,13 +437,13 @@ def up(module: AnsibleModule, declared: dict) -> None:
     situation = servers.look(home, name)
     record = situation.record
     path = params["env_path"]
-    manifest = (files.read_json(os.path.join(path, "groundstate-env.json")) if path else None) or {}
+    env_hash = patches.identity(path) if path else ""
     base = server_env.base_environment(path, os.environ, (declared["command"] or [""])[0])
     nccl = nccl_variables(module, declared, servers.folder(home, name))
     chosen = launcher.choose(params["launcher"])
 
     def planned(port: int) -> plan.Plan:
-        return plan.make_plan(declared, path, port, base, nccl, str(manifest.get("hash", "")), chosen)
+        return plan.make_plan(declared, path, port, base, nccl, env_hash, chosen)
 
     wanted = planned(obstacles.choose_port(home, declared, situation))
     why = control.reasons(home, situation, wanted)

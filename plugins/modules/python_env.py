@@ -172,6 +172,11 @@ changes:
   type: list
   elements: str
   returned: always
+patched:
+  description: Names of the patches in force, see M(groundstate.llm.python_env_files). A new environment has none.
+  type: list
+  elements: str
+  returned: when state is present
 needs_bundle:
   description: Whether an environment has to be built for which O(bundle) is not on the host yet.
   type: bool
@@ -186,7 +191,7 @@ import time
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.venvs import build
+from ..module_utils.venvs import build, patches
 from ..module_utils.venvs.extras import Alias, Extras
 from ..module_utils.venvs.installers import Sources
 from ..module_utils.venvs.requirements import normal
@@ -286,6 +291,7 @@ def main() -> None:
                 "installed": len(plan.items),
                 "python_version": plan.interpreter.version,
                 "changes": describe(plan),
+                "patched": sorted(patches.in_force(plan.folder)),
                 "needs_bundle": plan.needs_bundle,
             }
             if module._diff and plan.changed:

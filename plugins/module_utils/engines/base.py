@@ -100,6 +100,8 @@ class Engine:
     version_path: str | None = None
     #: Distribution in the environment whose version is the engine's.
     distribution = ""
+    #: Distributions with the kernels that were compiled for it: without code for a GPU in one of them it cannot run.
+    kernel_distributions: tuple[str, ...] = ()
     #: Finds the line of the log with the arguments as the engine resolved them; group 1 is "name=value, ..." in the
     #: notation of Python. "" when it prints none.
     resolved_pattern = ""

@@ -58,6 +58,7 @@ class VLLM(Engine):
     version_path = "/version"
     resolved_pattern = r"Initializing a V1 LLM engine \(v[^)]*\) with config: (.+?)\s*$"
     distribution = "vllm"
+    kernel_distributions = ("vllm",)
     spans_hosts = True
     # With a cumem graph pool, and with EPLB of a mixture of experts.
     sets_nccl = frozenset({"NCCL_GRAPH_REGISTER", "NCCL_MAX_CTAS"})

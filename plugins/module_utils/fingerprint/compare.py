@@ -144,6 +144,8 @@ def _files(a: dict[str, Any], b: dict[str, Any]) -> list[Finding]:
         among = sorted(set(b["edited"]) | set(b.get("added") or []))
         text = f"files that differed from their wheels before were changed again, among: {_names(among)}"
         found.append(Finding(FILES, text))
+    for name, old, new in _pairs(a.get("patched"), b.get("patched")):
+        found.append(Finding(FILES, f"patch {name} {_changed(old, new)}"))
     for name, old, new in _pairs(a.get("customised"), b.get("customised")):
         found.append(Finding(FILES, f"{name} beside the standard library {_changed(old, new)}"))
     return found + [Finding(FILES, text) for text in _editable(a, b)]

@@ -151,7 +151,7 @@ def _checked(path: str) -> bool:
     return not (parts[0] == ".." and len(parts) > 1 and parts[-2] in ("bin", "Scripts"))
 
 
-def _encoded(hexadecimal: str) -> str:
+def encoded(hexadecimal: str) -> str:
     """A hash as a RECORD has it: URL-safe base64 without padding."""
     return "sha256=" + base64.b64encode(bytes.fromhex(hexadecimal), b"-_").rstrip(b"=").decode("ascii")
 
@@ -206,7 +206,7 @@ def compare(site: str, found: list[Distribution], hashes: FileHashes) -> Differe
             result.hashes[path] = actual
         elif actual is None:
             result.unreadable.append(path)
-        elif _encoded(actual) != expected[path].rstrip("="):
+        elif encoded(actual) != expected[path].rstrip("="):
             result.edited[path] = owner[path]
             result.hashes[path] = actual
     return result

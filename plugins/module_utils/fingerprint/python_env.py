@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from .. import files
 from ..file_hashes import FileHashes, sha256_file
+from ..venvs import patches
 from . import checkout, distributions
 from .reading import Unknown
 
@@ -96,6 +97,16 @@ def _sources(found: list[distributions.Distribution]) -> dict[str, str]:
     return result
 
 
+def _patched(environment: str, total: distributions.Differences, unknown: Unknown) -> dict[str, str]:
+    """Name -> hash of the declared patches in force, whose files are taken out of the differences."""
+    try:
+        patches.explained(patches.journal(environment), total)
+        return patches.in_force(environment)
+    except (OSError, ValueError) as error:
+        unknown["python_env.patched"] = str(error)
+        return {}
+
+
 def _names(pairs: dict[str, str]) -> list[str]:
     return sorted(pairs)[:SHOWN]
 
@@ -104,7 +115,8 @@ def read(env_path: str, cache: str | None, unknown: Unknown, verify_files: bool 
     """The section. ``cache``: folder of the hash cache, None for none.
 
     ``edited``, ``missing`` and ``added`` are the first ``SHOWN`` paths below site-packages, ``counts`` says how many
-    there are, ``owners`` whose they are, and ``difference_hash`` covers all of them with their content.
+    there are, ``owners`` whose they are, and ``difference_hash`` covers all of them with their content. Files that are
+    as declared patches make them are in none of these: ``patched`` (only where there are any) names the patches.
     """
     section: dict[str, Any] = {
         "python": None,
@@ -147,6 +159,9 @@ def read(env_path: str, cache: str | None, unknown: Unknown, verify_files: bool 
             hashes = FileHashes(site, cache)
             _merge(total, distributions.compare(site, found, hashes))
             hashes.save()
+    patched = _patched(os.path.realpath(env_path), total, unknown)
+    if patched:
+        section["patched"] = patched
     versions: dict[str, str] = {}
     for one in everything:
         # Two dist-info folders of one name are a damaged environment: show both.

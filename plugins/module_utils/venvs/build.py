@@ -24,7 +24,8 @@ from .store import Store
 # What "python -m venv" itself puts there.
 _TOOLS = ("pip", "setuptools", "wheel")
 
-_IMPORT = """
+#: Program that imports what its arguments name, each ``module`` or ``module:name``.
+IMPORT = """
 import importlib, sys
 for one in sys.argv[1:]:
     module, _, name = one.partition(":")
@@ -260,7 +261,7 @@ def _check_imports(spec: Spec, made: Plan, lock: int) -> None:
     python = os.path.join(made.folder, "bin", "python")
     log = os.path.join(made.folder, "install.log")
     try:
-        argv = [python, "-I", "-c", _IMPORT, *spec.imports]
+        argv = [python, "-I", "-c", IMPORT, *spec.imports]
         running.run(argv, running.clean_environment({}), log, 600.0, lock)
     except running.Failed as error:
         raise EnvError(

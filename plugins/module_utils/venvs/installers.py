@@ -83,6 +83,14 @@ def choose(installer: str) -> tuple[str, str]:
     return ("uv", found) if found else ("pip", "")
 
 
+# Not the default, hard links (to which "clone", too, falls back): a file that somebody edits in place would change in
+# uv's cache, and with it in every environment made later.
+_UV = {"UV_PYTHON_DOWNLOADS": "never", "UV_LINK_MODE": "copy", "UV_NO_PROGRESS": "1"}
+# Every line is pinned (and nearly all are hashed), so any index may serve it.
+_UV["UV_INDEX_STRATEGY"] = "unsafe-best-match"
+_PIP = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_PROGRESS_BAR": "off"}
+
+
 def steps(kind: str, program: str, python: str, folder: str, items: list[Requirement], sources: Sources) -> list[Step]:
     """The commands that make an environment in ``folder`` and fill it; the files are named in :func:`inputs`.
 
@@ -92,25 +100,36 @@ def steps(kind: str, program: str, python: str, folder: str, items: list[Require
     common = ["--no-deps", "--only-binary", ":all:", *places(sources)]
     names = sorted(inputs(folder, kind, items))
     if kind == "uv":
-        base = {
-            "UV_PYTHON_DOWNLOADS": "never",
-            # Not the default, hard links (to which "clone", too, falls back): a file that somebody edits in place
-            # would change in uv's cache, and with it in every environment made later.
-            "UV_LINK_MODE": "copy",
-            # Every line is pinned (and nearly all are hashed), so any index may serve it.
-            "UV_INDEX_STRATEGY": "unsafe-best-match",
-            "UV_NO_PROGRESS": "1",
-        }
-        made = [Step("make the environment", [program, "venv", "--allow-existing", "--python", python, folder], base)]
+        argv = [program, "venv", "--allow-existing", "--python", python, folder]
+        made = [Step("make the environment", argv, _UV)]
         for name in names:
             argv = [program, "pip", "install", "--python", inside, *common, "-r", name]
-            made.append(Step("install the lock", argv, base))
+            made.append(Step("install the lock", argv, _UV))
         return made
-    base = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_PROGRESS_BAR": "off"}
-    made = [Step("make the environment", [python, "-m", "venv", folder], base)]
+    made = [Step("make the environment", [python, "-m", "venv", folder], _PIP)]
     for name in names:
-        made.append(Step("install the lock", [inside, "-m", "pip", "install", *common, "-r", name], base))
+        made.append(Step("install the lock", [inside, "-m", "pip", "install", *common, "-r", name], _PIP))
     return made
+
+
+def again(kind: str, program: str, inside: str, folder: str, items: list[Requirement], sources: Sources) -> list[Step]:
+    """The commands that install distributions again into the environment of the interpreter ``inside``.
+
+    ``folder`` holds the files of :func:`inputs`. Raises ValueError when there is no pip to do it with.
+    """
+    common = ["--no-deps", "--only-binary", ":all:", *places(sources)]
+    names = sorted(inputs(folder, kind, items))
+    if kind == "uv":
+        # Its cache may hold the very file that was edited, where something else than we filled it with hard links.
+        head = [program, "pip", "install", "--python", inside, "--reinstall", "--no-cache"]
+    else:
+        # Environments that uv made have no pip; the Python behind them may.
+        owner = next((one for one in (inside, os.path.realpath(inside), sys.executable) if has_pip(one)), None)
+        if owner is None:
+            raise ValueError("neither the environment nor the Python that it was made from has pip: put uv on the host")
+        head = [owner, "-m", "pip", *([] if owner == inside else ["--python", inside]), "install", "--force-reinstall"]
+    base = _UV if kind == "uv" else _PIP
+    return [Step("install the wheels again", [*head, *common, "-r", name], base) for name in names]
 
 
 def places(sources: Sources) -> list[str]:

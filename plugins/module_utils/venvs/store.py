@@ -191,15 +191,27 @@ class Store:
 
 def used(folders: list[str], proc: str = procfs.PROC) -> set[str]:
     """Which of these folders a visible process works from: in its command line, or files of it mapped."""
-    found: set[str] = set()
-    for pid, item in procfs.processes(proc).items():
-        if pid == os.getpid():
+    return {folder for folder, found in users(folders, proc).items() if found}
+
+
+def users(folders: list[str], proc: str = procfs.PROC) -> dict[str, list[procfs.Process]]:
+    """The visible processes that work from each of these folders; this one and those that run it are left out."""
+    table = procfs.processes(proc)
+    own, pid = set(), os.getpid()
+    while pid in table and pid not in own:
+        own.add(pid)
+        pid = table[pid].ppid
+    found: dict[str, list[procfs.Process]] = {folder: [] for folder in folders}
+    for number, item in table.items():
+        if number in own:
             continue
         text = item.cmdline
         try:
-            with open(f"{proc}/{pid}/maps", encoding="utf-8", errors="replace") as maps:
+            with open(f"{proc}/{number}/maps", encoding="utf-8", errors="replace") as maps:
                 text += maps.read()
         except OSError:
             pass
-        found.update(one for one in folders if one + "/" in text)
+        for folder in folders:
+            if folder + "/" in text:
+                found[folder].append(item)
     return found

@@ -1,0 +1,187 @@
+# Copyright: Groundstate contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Whether a model is complete before a server tries to load it: every file that is missing or cut off, by name."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import weights
+from .file_hashes import FileHashes
+
+_INDEX = ".index.json"
+_NUMBERED = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<total>\d{5})(?P<kind>\.\w+)$")
+#: File names of which one has to be there for a tokenizer.
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", "tiktoken.model", "spiece.model")
+_WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
+# Weights in other formats, and what is no weights for all its name.
+_NO_WEIGHTS = ("training_args.bin", "optimizer.pt", "scheduler.pt")
+
+
+@dataclass
+class Found:
+    """What was found at a model's path."""
+
+    path: str
+    problems: list[str] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)  # names of files that are there and not what they should be
+    shards: list[str] = field(default_factory=list)  # paths of the files with weights, below the folder
+    total_bytes: int = 0  # of these
+    root: str = ""  # the folder that the names are below
+
+    @property
+    def complete(self) -> bool:
+        return not self.problems
+
+
+def look(
+    path: str,
+    need_weights: bool = True,
+    need_tokenizer: bool = True,
+    sha256: Mapping[str, str] | None = None,
+    cache: str | None = None,
+) -> Found:
+    """Look at a model's file or folder. ``sha256``: name -> hash (hex) that the file has to have.
+
+    ``need_weights`` False: a folder of configuration only will do (weights are made up by the server).
+    """
+    found = Found(path, root=path if os.path.isdir(path) else os.path.dirname(path))
+    if os.path.isdir(path):
+        _folder(found, need_weights, need_tokenizer)
+    elif os.path.isfile(path):
+        found.shards = [os.path.basename(path)]
+        _numbered(found, found.shards, set(os.listdir(found.root or ".")))
+    else:
+        found.problems.append(f"{path} " + ("is a link to nowhere" if os.path.islink(path) else "does not exist"))
+        return found
+    _sizes(found, _mapped(found))
+    for name in found.shards:
+        full = os.path.join(found.root, name)
+        found.total_bytes += os.path.getsize(full) if os.path.exists(full) else 0
+    _hashes(found, sha256 or {}, cache)
+    return found
+
+
+def _folder(found: Found, need_weights: bool, need_tokenizer: bool) -> None:
+    names = set(os.listdir(found.path))
+    for name in sorted(names):
+        full = os.path.join(found.path, name)
+        if os.path.islink(full) and not os.path.exists(full):
+            found.problems.append(f"{name} is a link to nowhere")
+        elif name.endswith((".incomplete", ".part", ".aria2")):
+            found.problems.append(f"{name} is what an interrupted download left")
+    found.shards = sorted(name for name in names if name.endswith(_WEIGHTS) and name not in _NO_WEIGHTS)
+    if all(name.endswith(".gguf") for name in found.shards) and found.shards:
+        need_tokenizer = False  # it is in the file, and so is the configuration
+    elif "config.json" not in names and "params.json" not in names:
+        found.problems.append("config.json is missing")
+    for name in sorted(names & {"config.json", "tokenizer_config.json", "generation_config.json"}):
+        _json(found, name)
+    if need_tokenizer and not names & set(TOKENIZERS):
+        found.problems.append(f"there is no tokenizer (one of {', '.join(TOKENIZERS)})")
+    if not need_weights and not found.shards and not any(name.endswith(_INDEX) for name in names):
+        return
+    if not found.shards and need_weights:
+        found.problems.append(
+            "there are no weights: copy them there, or start the server with load-format: dummy, which makes them up"
+        )
+    _numbered(found, found.shards, names)
+
+
+def _numbered(found: Found, shards: list[str], names: set[str]) -> None:
+    """Names the parts of "model-00001-of-00004" that are not there."""
+    for shard in list(shards):
+        match = _NUMBERED.match(shard)
+        if not match:
+            continue
+        total = int(match["total"])
+        wanted = [f"{match['stem']}-{number:05d}-of-{match['total']}{match['kind']}" for number in range(1, total + 1)]
+        for name in wanted:
+            text = f"{name} is missing"
+            if name not in names and text not in found.problems:
+                found.problems.append(text)
+        found.shards += [name for name in wanted if name in names and name not in found.shards]
+
+
+def _json(found: Found, name: str) -> Any:
+    try:
+        with open(os.path.join(found.root, name), encoding="utf-8") as source:
+            return json.load(source)
+    except (OSError, ValueError) as error:
+        found.problems.append(f"{name} cannot be read ({error})")
+        found.broken.append(name)
+        return None
+
+
+def _mapped(found: Found) -> dict[str, set[str]]:
+    """Shard -> tensors that an index says are in it; what an index cannot say is a problem."""
+    mapped: dict[str, set[str]] = {}
+    if not os.path.isdir(found.path):
+        return mapped
+    for name in sorted(os.listdir(found.path)):
+        if not name.endswith(_INDEX):
+            continue
+        raw = _json(found, name)
+        table = raw.get("weight_map") if isinstance(raw, dict) else None
+        if raw is not None and not isinstance(table, dict):
+            found.problems.append(f"{name} has no weight_map")
+        for tensor, shard in (table if isinstance(table, dict) else {}).items():
+            mapped.setdefault(str(shard), set()).add(tensor)
+    for shard in sorted(mapped):
+        # A name out of an index may be anything.
+        inside = not os.path.isabs(shard) and ".." not in shard.split("/")
+        if not inside or not os.path.exists(os.path.join(found.root, shard)):
+            text = f"{shard} is missing"
+            if text not in found.problems:
+                found.problems.append(text)
+            del mapped[shard]
+        elif shard not in found.shards:
+            found.shards.append(shard)
+    return mapped
+
+
+def _sizes(found: Found, mapped: Mapping[str, set[str]]) -> None:
+    for name in sorted(found.shards):
+        full = os.path.join(found.root, name)
+        try:
+            tensors: frozenset[str] | None = None
+            if name.endswith(".safetensors"):
+                wrong, tensors = weights.safetensors(full)
+            elif name.endswith(".gguf"):
+                wrong = weights.gguf(full)
+            else:
+                wrong = "" if os.path.getsize(full) else "is empty"
+        except FileNotFoundError:
+            continue  # a link to nowhere: told already
+        except OSError as error:
+            wrong = f"cannot be read ({error.strerror})"
+        if wrong:
+            found.problems.append(f"{name} {wrong}")
+            found.broken.append(name)
+            continue
+        lacking = sorted(mapped.get(name, set()) - (tensors or frozenset())) if tensors is not None else []
+        if lacking:
+            more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
+            found.problems.append(f"{name} lacks the tensor {lacking[0]}{more} that the index says is in it")
+            found.broken.append(name)
+
+
+def _hashes(found: Found, wanted: Mapping[str, str], cache: str | None) -> None:
+    if not wanted:
+        return
+    hashes = FileHashes(found.root, cache)
+    for name, value in sorted(wanted.items()):
+        actual = hashes.one(name)
+        if actual is None:
+            text = f"{name} is missing"
+            if text not in found.problems:
+                found.problems.append(text)
+        elif actual != value.lower():
+            found.broken.append(name)
+            found.problems.append(f"{name} has the SHA-256 {actual}, declared is {value.lower()}")
+    hashes.save()
