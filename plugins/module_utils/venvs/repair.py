@@ -118,7 +118,7 @@ def _obstacle(site: str, one: Distribution) -> str:
     if pristine.is_editable(one):
         return f"is an editable install of {one.direct_url['url']}: install it again by hand"
     url = str(one.direct_url.get("url") or "")
-    if url and not url.split("#")[0].endswith(".whl"):
+    if url and not url.partition("#")[0].endswith(".whl"):
         return f"was built from {installers.without_passwords(url)}: install it again by hand"
     for entry in os.listdir(site):
         stem, _dot, kind = entry.rpartition(".")
