@@ -76,9 +76,9 @@ def fetch(
         note = os.path.join(path, ".cache", "huggingface", "download", f"{name}.metadata")
         if os.path.exists(note):
             os.unlink(note)
-    log = os.path.join(home, "fetch.log")
+    log = os.path.join(home, "cache", "fetch.log")
     try:
-        with Store(os.path.join(home, "fetch")).locked(timeout_s) as lock:
+        with Store(os.path.join(home, "cache", "fetch")).locked(timeout_s) as lock:
             files.write_atomic(log, "", 0o600)
             running.run(argv, given, log, timeout_s, lock)
     except running.Failed as error:

@@ -291,7 +291,7 @@ def test_a_repair_takes_the_wheels_of_a_bundle(module, arguments, site, made, tm
     Path(path).write_bytes(whole)
     assert module("python_env_files", **asked)["verdict"] == "pristine"
     assert (site / "engine" / "core.py").read_text() == CORE
-    assert not (tmp_path / "home" / "repair").exists()
+    assert not (tmp_path / "home" / "cache" / "repair").exists()
 
 
 def test_the_environment_itself_says_which_patches_are_in_force(module, arguments, site, made, tmp_path):

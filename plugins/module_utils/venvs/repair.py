@@ -118,7 +118,7 @@ def _obstacle(site: str, one: Distribution) -> str:
     if pristine.is_editable(one):
         return f"is an editable install of {one.direct_url['url']}: install it again by hand"
     url = str(one.direct_url.get("url") or "")
-    if url and not url.split("#")[0].endswith(".whl"):
+    if url and not url.partition("#")[0].endswith(".whl"):
         return f"was built from {installers.without_passwords(url)}: install it again by hand"
     for entry in os.listdir(site):
         stem, _dot, kind = entry.rpartition(".")
@@ -227,7 +227,7 @@ def _install(order: Order, look: Look, todo: Todo) -> None:
     kind, program = installers.choose(order.installer)
     inside = os.path.join(look.environment, "bin", "python")
     settings = installers.pip_settings(inside)
-    scratch = os.path.join(order.home, "repair")
+    scratch = os.path.join(order.home, "cache", "repair")
     shutil.rmtree(scratch, ignore_errors=True)  # of a run that was killed
     os.makedirs(scratch, mode=0o700)
     try:
@@ -243,7 +243,7 @@ def _install(order: Order, look: Look, todo: Todo) -> None:
             files.write_atomic(path, text)
         log = os.path.join(scratch, "install.log")
         changes = installers.uv_environment(settings, dict(os.environ)) if kind == "uv" else {}
-        with Store(os.path.join(order.home, "repair-environment")).locked(order.timeout_s) as lock:
+        with Store(os.path.join(order.home, "cache", "repair-environment")).locked(order.timeout_s) as lock:
             for sources in places:
                 try:
                     for step in installers.again(kind, program, inside, scratch, todo.install, sources):
