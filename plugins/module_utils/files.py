@@ -61,7 +61,7 @@ def read_json(path: str) -> Any | None:
             return json.load(source)
     except FileNotFoundError:
         return None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # the latter for thousands of brackets within each other
         raise ValueError(f"{path} is not valid JSON ({error}); remove or repair the file") from error
 
 

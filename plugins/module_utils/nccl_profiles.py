@@ -67,6 +67,8 @@ def resolve(name: str, profiles: Mapping[str, Any]) -> Profile:
 def _chain(name: str, profiles: Mapping[str, Any]) -> list[str]:
     chain: list[str] = []
     wanted: Any = name
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"NCCL profile {name!r}: a profile's name is text (YAML reads off and 1 otherwise: quote it)")
     while wanted:
         if wanted in chain:
             raise ValueError(f"NCCL profiles extend each other in a circle: {' -> '.join([*chain, wanted])}")

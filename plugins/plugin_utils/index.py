@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -20,6 +20,7 @@ from . import records
 
 FILE = "history.sqlite"
 SCHEMA = 1
+LARGEST_INTEGER = 2**31 - 1  # of PostgreSQL's INTEGER
 BUSY_S = 30.0  # patience with another writer
 
 #: Column -> type. One row for each level of concurrency; ``headline`` marks the one that verdicts speak of.
@@ -201,10 +202,10 @@ class Index:
         try:
             return self._refresh(hosts)
         except HistoryError as error:
-            if not isinstance(error.__cause__, sqlite3.DatabaseError) or isinstance(
-                error.__cause__, sqlite3.OperationalError
-            ):
-                raise  # busy, full, not writable: no reason to throw it away
+            # Damage is told as this very class. Its subclasses are for what is busy, full, not writable, or asked
+            # wrongly: no reason to throw the file away.
+            if type(error.__cause__) is not sqlite3.DatabaseError:
+                raise
             self.store.discard()
             return self._refresh(None)
 
@@ -233,7 +234,7 @@ class Index:
                 rows = []
                 for identifier in sorted(set(there) - known):
                     try:
-                        rows += self._rows(host, identifier, there[identifier])
+                        rows += fitting(self._rows(host, identifier, there[identifier]), self.records_dir)
                     except records.RecordError as error:
                         warnings.append(str(error))
                 if rows:
@@ -257,7 +258,8 @@ class Index:
         warnings = []
         for group in records.hosts(self.records_dir):
             try:
-                wanted.update(records.baseline_names(self.records_dir, group))
+                names = records.baseline_names(self.records_dir, group)
+                wanted.update(one for one in names if all(map(storable, one)))
             except records.RecordError as error:
                 warnings.append(str(error))
         marked = {
@@ -299,6 +301,46 @@ def _of_database(error: Exception) -> bool:
     if isinstance(error, (sqlite3.Error, OSError)):
         return True
     return any(kind.__module__.startswith("sqlalchemy.exc") for kind in type(error).__mro__)
+
+
+_PYTHON_TYPES = {"TEXT": (str,), "INTEGER": (int,), "DOUBLE": (int, float), "BOOLEAN": (bool,)}
+
+
+def fitting(rows: list[dict[str, Any]], records_dir: str) -> list[dict[str, Any]]:
+    """The rows themselves. Raises RecordError naming the file when the table cannot hold what came out of it."""
+    for row in rows:
+        wrong = misfits(row)
+        if wrong:
+            path = os.path.join(records_dir, row["path"])
+            raise records.RecordError(f"{path} is damaged ({', '.join(wrong)}); move it away")
+    return rows
+
+
+def misfits(values: Mapping[str, Any]) -> list[str]:
+    """The columns whose value neither database can hold: of another type, not finite, too large."""
+    return [name for name, value in values.items() if not _fits(value, COLUMNS[name])]
+
+
+def _fits(value: Any, kind: str) -> bool:
+    if value is None:
+        return "NOT NULL" not in kind
+    wanted = _PYTHON_TYPES[kind.split()[0]]
+    if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted):
+        return False
+    if isinstance(value, str):
+        return storable(value)
+    if "INTEGER" in kind:
+        return abs(value) <= LARGEST_INTEGER
+    return abs(value) < float("inf")  # False for NaN, too
+
+
+def storable(text: str) -> bool:
+    """Whether both databases can hold a text: no zero byte, no half of a surrogate pair."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in text
 
 
 def own_rows(host: str, record: dict[str, Any]) -> list[dict[str, Any]]:
