@@ -7,8 +7,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import tempfile
 from typing import Any
+
+
+#: Characters of a line of a log that are looked at.
+LONGEST_LINE = 4096
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def canonical_json(value: Any) -> str:
@@ -19,6 +25,19 @@ def canonical_json(value: Any) -> str:
 def digest(value: Any) -> str:
     """SHA-256 (64 hex digits) of :func:`canonical_json`."""
     return hashlib.sha256(canonical_json(value).encode("ascii")).hexdigest()
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value that was read is a number to count with: no bool, no NaN, not infinite."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < float("inf")
+
+
+def decode_json(text: str | bytes) -> Any:
+    """The value in a text that a stranger wrote. Raises ValueError for whatever is wrong with it."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("its brackets are nested too deeply") from error
 
 
 def write_atomic(path: str, data: str | bytes, mode: int = 0o644) -> None:
@@ -65,8 +84,16 @@ def read_json(path: str) -> Any | None:
         raise ValueError(f"{path} is not valid JSON ({error}); remove or repair the file") from error
 
 
+def plain(line: str, longest: int = LONGEST_LINE) -> str:
+    """A line that a stranger wrote, fit to be searched and shown: cut, without colours and other control characters.
+
+    A terminal would obey them, and a pattern may take the square of a line's length.
+    """
+    return _CONTROL.sub("", line[:longest])
+
+
 def tail(path: str, lines: int = 40, limit: int = 256 * 1024) -> list[str]:
-    """The last lines of a text file, reading at most ``limit`` bytes; [] when it cannot be read."""
+    """The last lines of a text file as :func:`plain` leaves them, from its last ``limit`` bytes; [] when unreadable."""
     try:
         with open(path, "rb") as source:
             source.seek(0, os.SEEK_END)
@@ -74,4 +101,4 @@ def tail(path: str, lines: int = 40, limit: int = 256 * 1024) -> list[str]:
             text = source.read().decode("utf-8", "replace")
     except OSError:
         return []
-    return text.splitlines()[-lines:]
+    return [plain(line) for line in text.splitlines()[-lines:]]

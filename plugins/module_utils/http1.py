@@ -167,7 +167,7 @@ class ResponseParser:
             raise _malformed(f"unknown transfer encoding {transfer!r}")
         elif length is None:
             self._state = "until-close"
-        elif not (length.isascii() and length.isdigit()):
+        elif not (length.isascii() and length.isdigit() and len(length) < 20):
             raise _malformed(f"not a content length: {length!r}")
         else:
             self._state, self._left = "length", int(length)
