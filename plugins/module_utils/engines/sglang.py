@@ -59,7 +59,7 @@ class SGLang(Engine):
     }
     info_path = "/server_info"
     distribution = "sglang"
-    resolved_pattern = r"server_args=ServerArgs\((.+?)\)?\s*$"
+    resolved_pattern = r"server_args=ServerArgs\((.+?)\)?$"
     # A seed that nobody gave is drawn anew by every start; ports are our choice.
     resolved_passing = frozenset({"random_seed", "port", "nccl_port", "dist_init_addr"})
     spans_hosts = True
