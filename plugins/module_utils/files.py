@@ -4,10 +4,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import re
+import stat
 import tempfile
 from typing import Any
 
@@ -47,6 +49,8 @@ def write_atomic(path: str, data: str | bytes, mode: int = 0o644) -> None:
     """
     folder = os.path.dirname(os.path.abspath(path))
     os.makedirs(folder, exist_ok=True)
+    if os.path.exists(path) and not os.path.isfile(path):  # as root, /dev/null would be gone
+        raise _no_file(path)
     raw = data.encode("utf-8") if isinstance(data, str) else data
     handle, temporary = tempfile.mkstemp(prefix="." + os.path.basename(path) + ".", dir=folder)
     try:
@@ -90,6 +94,22 @@ def plain(line: str, longest: int = LONGEST_LINE) -> str:
     A terminal would obey them, and a pattern may take the square of a line's length.
     """
     return _CONTROL.sub("", line[:longest])
+
+
+def read_regular(path: str, limit: int = 16 << 20) -> bytes:
+    """What is in a file. Raises OSError, also for what is no file (a device, a pipe) or is longer than ``limit``."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would wait for its writer
+    with os.fdopen(handle, "rb") as source:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise _no_file(path)
+        raw = source.read(limit + 1)
+    if len(raw) > limit:
+        raise OSError(errno.EFBIG, f"it has more than {limit} bytes", path)
+    return raw
+
+
+def _no_file(path: str) -> OSError:
+    return OSError(errno.EINVAL, "it is no regular file", path)
 
 
 def tail(path: str, lines: int = 40, limit: int = 256 * 1024) -> list[str]:

@@ -131,7 +131,7 @@ def load(home: str, server: str) -> tuple[str, dict[str, str]] | None:
     """
     elsewhere = files.read_json(os.path.join(servers.folder(home, server), RECORD_NAME))
     if isinstance(elsewhere, dict) and isinstance(elsewhere.get("variables"), dict):
-        return str(elsewhere.get("profile", "")), elsewhere["variables"]
+        return str(elsewhere.get("profile", "")), {key: str(value) for key, value in elsewhere["variables"].items()}
     try:
         with open(path(home, server), encoding="utf-8") as source:
             return parse(source.read())

@@ -19,15 +19,24 @@ BASE_NAMES = frozenset({"PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR", "LD
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./|-]*")
 
 
+def account(uid: int, inherited: Mapping[str, str]) -> tuple[str, str]:
+    """(name, home folder) of a user. One without an entry, as containers have, is called by its number."""
+    try:
+        user = pwd.getpwuid(uid)
+    except KeyError:
+        return str(uid), inherited.get("HOME") or "/"
+    return user.pw_name, user.pw_dir
+
+
 def base_environment(env_path: str, inherited: Mapping[str, str]) -> dict[str, str]:
     """The least that programs expect. Nothing else of ours leaks into the server: no proxy, no Ansible, no shell."""
-    user = pwd.getpwuid(os.geteuid())
+    name, home = account(os.geteuid(), inherited)
     found = {
         "PATH": ":".join([os.path.join(env_path, "bin")] * bool(env_path) + ["/usr/local/sbin:/usr/local/bin"])
         + ":/usr/sbin:/usr/bin:/sbin:/bin",
-        "HOME": user.pw_dir,
-        "USER": user.pw_name,
-        "LOGNAME": user.pw_name,
+        "HOME": home,
+        "USER": name,
+        "LOGNAME": name,
         "LANG": "C.UTF-8",
     }
     # Where CUDA and temporary files lie is a matter of the host, not of the declaration.
