@@ -7,7 +7,6 @@ nvidia-smi alone is no proof: it does without /dev/nvidia-uvm, which every CUDA 
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import dataclass, field
 

@@ -13,7 +13,6 @@ import stat
 import tempfile
 from typing import Any
 
-
 #: Characters of a line of a log that are looked at.
 LONGEST_LINE = 4096
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")

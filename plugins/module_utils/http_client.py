@@ -20,7 +20,6 @@ from urllib.parse import urlsplit
 from .http1 import HttpError, ResponseParser
 from .wire import Wire, now
 
-
 #: Bytes of an answer that is kept as a whole.
 BODY_LIMIT = 16 * 1024 * 1024
 

@@ -16,7 +16,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import file_change, files, marked_block, nccl_conf, nccl_profiles, python_startup, python_startup_proof, servers, writable
+from . import (
+    file_change,
+    files,
+    marked_block,
+    nccl_conf,
+    nccl_profiles,
+    python_startup,
+    python_startup_proof,
+    servers,
+    writable,
+)
 from .file_change import Change
 
 SERVER, CONF, PYTHON = "server", "conf", "python_startup"
@@ -172,7 +182,7 @@ def load_record(home: str, server: str) -> dict[str, Any]:
 def _is_place(one: Any) -> bool:
     """Whether a value of nccl.json is a place with all that is asked of it later."""
     needs = {CONF: ("path",), PYTHON: ("python", "method")}
-    wanted = needs.get(one.get("place")) if isinstance(one, dict) and isinstance(one.get("place"), str) else None
+    wanted = needs.get(str(one.get("place"))) if isinstance(one, dict) else None
     return wanted is not None and all(isinstance(one.get(name), str) for name in wanted)
 
 

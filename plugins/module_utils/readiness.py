@@ -16,6 +16,7 @@ from . import files
 from .engines.base import Engine, Request
 
 FIRST_PHASE = "starting"
+LONGEST_S = 366 * 86400.0
 READY = "ready"
 _STATUS = re.compile(r"\d{1,3}", re.ASCII)
 #: What is known of a phase when it has ended.
@@ -69,6 +70,13 @@ class Timeline:
         return [
             {"name": one["name"], "at_s": one["at_s"], **{key: one.get(key) for key in MEASURED}} for one in self.phases
         ]
+
+
+def check_seconds(**named: float) -> None:
+    """Raises ValueError, naming the option, for what is no patience: negative, NaN, or longer than a year."""
+    for name, value in named.items():
+        if not 0.0 <= value <= LONGEST_S:
+            raise ValueError(f"{name}: {value} is no number of seconds from 0 to {LONGEST_S:.0f}")
 
 
 def split_lines(text: str, rest: str = "") -> tuple[list[str], str]:

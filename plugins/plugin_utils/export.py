@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .index import COLUMNS
+from .columns import COLUMNS
 
 Row = dict[str, Any]
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..module_utils import files
-from . import index
+from . import columns
 
 SCHEMA = 1
 _YEAR_9999 = 253402300799  # its end, in seconds since 1970
@@ -70,7 +70,7 @@ def _finished(found: dict[str, Any], document: dict[str, Any], modified: float) 
         raise ValueError(f"a time of measurement ({when} s since 1970 is none)")
     for level in found["levels"]:
         row = {"model": found["model"], "engine": found["engine"], **level}
-        wrong = index.misfits(row) + [name for name, value in level.items() if value is not None and value < 0]
+        wrong = columns.misfits(row) + [name for name, value in level.items() if value is not None and value < 0]
         if wrong:
             raise ValueError(", ".join(f"{name} ({str(row[name])[:40]!r} is none)" for name in wrong))
     # Some tools write Infinity (a request rate without limit): no JSON of ours, but part of what is told apart.

@@ -11,48 +11,18 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 from ..module_utils import files
 from . import records
+from .columns import COLUMNS, misfits, storable
 
 FILE = "history.sqlite"
 SCHEMA = 1
-LARGEST_INTEGER = 2**31 - 1  # of PostgreSQL's INTEGER
 BUSY_S = 30.0  # patience with another writer
 
-#: Column -> type. One row for each level of concurrency; ``headline`` marks the one that verdicts speak of.
-COLUMNS = {
-    "host": "TEXT NOT NULL",
-    "id": "TEXT NOT NULL",
-    "concurrency": "INTEGER NOT NULL",
-    "headline": "BOOLEAN NOT NULL",
-    "source": "TEXT NOT NULL",  # groundstate, or the tool that an imported result is of
-    "measured_at": "TEXT",
-    "server": "TEXT",
-    "engine": "TEXT",
-    "model": "TEXT",
-    "start_id": "TEXT",
-    "baseline_key": "TEXT",
-    "state_hash": "TEXT",
-    "workload_hash": "TEXT",
-    "prompt_tokens": "INTEGER",
-    "output_tokens": "INTEGER",
-    "decode_tok_s": "DOUBLE PRECISION",
-    "decode_low": "DOUBLE PRECISION",
-    "decode_high": "DOUBLE PRECISION",
-    "output_tok_s": "DOUBLE PRECISION",
-    "ttft_s": "DOUBLE PRECISION",
-    "tpot_s": "DOUBLE PRECISION",
-    "requests": "INTEGER",
-    "failed": "INTEGER",
-    "verdict": "TEXT",
-    "ratio": "DOUBLE PRECISION",
-    "in_baseline": "BOOLEAN NOT NULL",
-    "path": "TEXT NOT NULL",  # below the folder of the records
-}
 _KEY = ("host", "id", "concurrency")
 
 
@@ -303,9 +273,6 @@ def _of_database(error: Exception) -> bool:
     return any(kind.__module__.startswith("sqlalchemy.exc") for kind in type(error).__mro__)
 
 
-_PYTHON_TYPES = {"TEXT": (str,), "INTEGER": (int,), "DOUBLE": (int, float), "BOOLEAN": (bool,)}
-
-
 def fitting(rows: list[dict[str, Any]], records_dir: str) -> list[dict[str, Any]]:
     """The rows themselves. Raises RecordError naming the file when the table cannot hold what came out of it."""
     for row in rows:
@@ -314,33 +281,6 @@ def fitting(rows: list[dict[str, Any]], records_dir: str) -> list[dict[str, Any]
             path = os.path.join(records_dir, row["path"])
             raise records.RecordError(f"{path} is damaged ({', '.join(wrong)}); move it away")
     return rows
-
-
-def misfits(values: Mapping[str, Any]) -> list[str]:
-    """The columns whose value neither database can hold: of another type, not finite, too large."""
-    return [name for name, value in values.items() if not _fits(value, COLUMNS[name])]
-
-
-def _fits(value: Any, kind: str) -> bool:
-    if value is None:
-        return "NOT NULL" not in kind
-    wanted = _PYTHON_TYPES[kind.split()[0]]
-    if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted):
-        return False
-    if isinstance(value, str):
-        return storable(value)
-    if "INTEGER" in kind:
-        return abs(value) <= LARGEST_INTEGER
-    return abs(value) < float("inf")  # False for NaN, too
-
-
-def storable(text: str) -> bool:
-    """Whether both databases can hold a text: no zero byte, no half of a surrogate pair."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return "\0" not in text
 
 
 def own_rows(host: str, record: dict[str, Any]) -> list[dict[str, Any]]:

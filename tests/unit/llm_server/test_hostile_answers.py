@@ -17,6 +17,7 @@ from ansible_collections.groundstate.llm.plugins.module_utils import (
     probe,
     readiness,
     ready_file,
+    server_env,
     server_metrics,
     servers,
     waiting,
@@ -104,7 +105,7 @@ def test_a_report_without_end_is_cut():
 
 def test_numbers_that_are_none_in_metrics():
     names = {"drafts": "d", "running_requests": "r", "kv_cache_use": "k"}
-    text = 'd 1e308\nd{a="b"} 1e308\nr -Inf\nr NaN\nr 3\nk 1e400\nk 0.5\n' + 'd{' + "} " * 100_000 + "x\n"
+    text = 'd 1e308\nd{a="b"} 1e308\nr -Inf\nr NaN\nr 3\nk 1e400\nk 0.5\n' + "d{" + "} " * 100_000 + "x\n"
     found = server_metrics.parse(text, names)
     assert found == {"kv_cache_use": 0.5, "running_requests": 3.0}
     told = server_metrics.compare({"drafts": 0.0}, {"drafts": 1e-300, "accepted_tokens": 1e18}, 0)
@@ -218,7 +219,7 @@ def test_numbers_of_a_damaged_ready_file_are_not_counted_with(tmp_path, damage):
 
 def test_a_file_of_brackets_is_no_json(tmp_path):
     (tmp_path / "x.json").write_text(DEEP)
-    with pytest.raises(ValueError, match="x.json is not valid JSON"):
+    with pytest.raises(ValueError, match=r"x.json is not valid JSON"):
         files.read_json(str(tmp_path / "x.json"))
 
 
@@ -229,3 +230,18 @@ def test_a_log_that_is_no_text_has_no_known_failure(tmp_path):
     known, lines = death.look(record)
     assert known is None
     assert all(len(line) <= files.LONGEST_LINE for line in lines)
+
+
+# --- arguments -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf"), 1e300])
+def test_what_is_no_patience_is_told(value):
+    with pytest.raises(ValueError, match=r"watch_s: .* is no number of seconds"):
+        readiness.check_seconds(timeout_s=5.0, watch_s=value)
+
+
+def test_a_user_without_an_entry_is_called_by_its_number():
+    assert server_env.account(2**31 - 7, {"HOME": "/work"}) == ("2147483641", "/work")
+    assert server_env.account(2**31 - 7, {}) == ("2147483641", "/")
+    assert server_env.account(0, {"HOME": "/elsewhere"}) == ("root", "/root")

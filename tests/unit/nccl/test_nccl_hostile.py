@@ -92,7 +92,7 @@ def test_what_is_no_file_is_neither_read_nor_replaced(tmp_path, kind):
     else:
         path.symlink_to("/dev/null")
     before = os.stat(path)
-    with pytest.raises(OSError, match="no regular file|Is a directory"):
+    with pytest.raises(OSError, match=r"no regular file|Is a directory"):
         file_change.change(str(path), b"NCCL_DEBUG=WARN\n")
     with pytest.raises(OSError, match="no regular file"):
         files.write_atomic(os.path.realpath(path), b"x")
@@ -172,7 +172,7 @@ def test_a_place_that_cannot_be_written_is_told_before_anything_is_changed(tmp_p
     with pytest.raises((nccl_places.PlaceError, NotADirectoryError)):
         nccl_places.plan(wish, "p", {"NCCL_ALGO": "Ring"})
     wish = nccl_places.Wish(str(tmp_path / "home"), "local", ("server", "conf"), "/proc/nccl.conf")
-    with pytest.raises(nccl_places.PlaceError, match="/proc/nccl.conf cannot be written: nothing can be made in /proc"):
+    with pytest.raises(nccl_places.PlaceError, match=r"/proc/nccl.conf cannot be written: nothing can be made in"):
         nccl_places.plan(wish, "p", {"NCCL_ALGO": "Ring"})
     assert not (tmp_path / "home").exists()
 
@@ -183,7 +183,9 @@ def test_a_place_that_cannot_be_written_is_told_before_anything_is_changed(tmp_p
 @pytest.mark.parametrize("chatter", ["print('x' * 10, flush=True)", "print('x' * 5000, end='', flush=True)"])
 def test_a_rank_that_only_prints_gets_no_further(tmp_path, chatter):
     worker = tmp_path / "worker.py"
-    worker.write_text(f"import time\nprint('{{\"stage\": \"chat\"}}')\nwhile True:\n    {chatter}\n    time.sleep(0.01)\n")
+    worker.write_text(
+        f'import time\nprint(\'{{"stage": "chat"}}\')\nwhile True:\n    {chatter}\n    time.sleep(0.01)\n'
+    )
     begin = time.monotonic()
     with pytest.raises(collective.CollectiveError, match="no rank left stage 'chat' within 1 s") as caught:
         collective.probe(sys.executable, str(worker), dict(os.environ), 1.0, str(tmp_path))

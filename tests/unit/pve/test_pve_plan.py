@@ -246,5 +246,5 @@ def test_marks_in_a_declared_description_are_no_marks(text):
 
 
 def test_plain_values_have_no_line_breaks():
-    with pytest.raises(ValueError, match="searchdomain: .* has a line break"):
+    with pytest.raises(ValueError, match=r"searchdomain: .* has a line break"):
         declare({"searchdomain": "example.org\nlxc.hook.pre-start: /tmp/x"})
