@@ -102,6 +102,11 @@ class SqlalchemyStore:
             self.engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.pool.NullPool)
         except (sqlalchemy.exc.SQLAlchemyError, ImportError) as error:
             raise HistoryError(f"the history's URL cannot be used: {_short(error)}") from error
+        except ValueError:  # from None: it holds a part of the URL, and that of the password where it is cut there
+            raise HistoryError(
+                "the history's URL cannot be used: its port is no number (signs such as @ : / in a password have to be "
+                "written as %40 %3A %2F)"
+            ) from None
 
     @contextmanager
     def transaction(self) -> Iterator[Run]:

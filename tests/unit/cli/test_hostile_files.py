@@ -208,3 +208,12 @@ def test_names_and_values_do_not_write_to_the_terminal(lint):
     _code, out, _err = lint('"a\\e[31m": {variables: {NCCL_MAX_NCHANNELS: 4}}\n')
     assert "'a\\x1b[31m'" in out
     assert "\x1b" not in out
+
+
+@pytest.mark.parametrize("url", ["postgresql://u:s3cret@h:p@ss/db", "postgresql://u:a:s3cret/x@h/db", "s3cret"])
+def test_a_url_that_is_none_is_told_without_its_password(bring, capsys, url):
+    pytest.importorskip("sqlalchemy")
+    assert cli.main(["history", "--records", str(bring.folder), "--url", url]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("groundstate: the history")
+    assert "s3cret" not in said
