@@ -60,9 +60,10 @@ class ActionModule(ActionBase):
 
 def _seconds(value: Any) -> float:
     try:
-        return float(value)
+        found = float(value)
     except (TypeError, ValueError):
         return 0.0  # the module refuses the value in its own words
+    return found if 0.0 < found < float("inf") else 0.0  # as it does these
 
 
 class Shown:

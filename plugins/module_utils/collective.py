@@ -20,6 +20,7 @@ from . import collective_worker, ending, files, procfs
 
 #: Seconds between TERM and KILL; a rank that waits in a collective does not answer to TERM.
 GRACE_S = 2.0
+_LONGEST_MESSAGE = 1 << 20  # bytes; a rank's own are short
 
 
 class CollectiveError(Exception):
@@ -139,25 +140,28 @@ def _watch(running: list[Rank], patience_s: float) -> None:
         deadline = time.monotonic() + patience_s
         while selector.get_map():
             events = selector.select(max(0.0, deadline - time.monotonic()))
-            if not events and time.monotonic() >= deadline:
-                raise CollectiveError(hang_words(running, patience_s), {one.number: one.stage for one in running}, True)
             for key, _mask in events:
                 one = key.data
                 raw = os.read(key.fd, 1 << 16)
                 if raw:
-                    deadline = time.monotonic() + patience_s
+                    step = one.step
                     _take(one, raw)
+                    if one.step != step:  # a library that only prints gets no further
+                        deadline = time.monotonic() + patience_s
                     continue
                 selector.unregister(key.fileobj)
                 _check_end(one, running, patience_s)
+            if selector.get_map() and time.monotonic() >= deadline:
+                raise CollectiveError(hang_words(running, patience_s), {one.number: one.stage for one in running}, True)
 
 
 def _take(one: Rank, raw: bytes) -> None:
     """Understand what a rank wrote; what is no message of ours (a library's print) is passed over."""
-    *lines, one.rest = (one.rest + raw).split(b"\n")
+    *lines, rest = (one.rest + raw).split(b"\n")
+    one.rest = rest if len(rest) <= _LONGEST_MESSAGE else b""
     for line in lines:
         try:
-            message = json.loads(line)
+            message = files.decode_json(line)
         except ValueError:
             continue
         if not isinstance(message, dict):

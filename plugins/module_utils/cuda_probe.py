@@ -7,11 +7,10 @@ nvidia-smi alone is no proof: it does without /dev/nvidia-uvm, which every CUDA 
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import dataclass, field
 
-from . import nvidia
+from . import files, nvidia
 
 # Needs nothing but Python and libcuda.so.1: a context and a piece of memory on each GPU, and who reaches whom.
 _PROGRAM = r"""
@@ -88,7 +87,7 @@ def read(status: int | None, out: str, err: str, timeout_s: float) -> Cuda:
     if status < 0:
         return Cuda(False, f"the CUDA library was ended by signal {-status}")
     try:
-        said = json.loads(out)
+        said = files.decode_json(out)
     except ValueError:
         return Cuda(None, f"the CUDA probe failed: {' '.join(err.split())[-200:] or f'status {status}'}")
     if "library" in said:
@@ -117,5 +116,9 @@ def torch(python: str, timeout_s: float) -> str:
     if status is None:
         return f"torch did not compute within {timeout_s:g} s"
     if status != 0:
-        return (err.strip().splitlines() or [f"status {status}"])[-1]
-    return "" if json.loads(out.splitlines()[-1])["sum"] == 8.0 else f"torch computed nonsense: {out.strip()}"
+        return files.plain((err.strip().splitlines() or [f"status {status}"])[-1], 300)
+    try:
+        right = files.decode_json(out.splitlines()[-1])["sum"] == 8.0
+    except (ValueError, LookupError, TypeError):
+        right = False
+    return "" if right else f"torch computed nonsense: {files.plain(' '.join(out.split()), 300) or 'it said nothing'}"

@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import server_metrics, stats
+from . import files, server_metrics, stats
 from .engines.base import Engine
 from .http1 import HttpError
 from .http_client import Client, Response
@@ -105,8 +105,8 @@ def reply_text(response: Response) -> str:
     """The server's own words in an error reply, cut to a line."""
     text = response.body.decode("utf-8", "replace")
     with contextlib.suppress(ValueError):
-        text = error_text(json.loads(text)) or text
-    return " ".join(text.split())[:300]
+        text = error_text(files.decode_json(text)) or text
+    return files.plain(" ".join(text.split()), 300)
 
 
 class Endpoint:
@@ -149,10 +149,11 @@ class Endpoint:
                 f"({reply_text(reply)}), not a list of models; is it an OpenAI-compatible server?"
             )
         for entry in entries:
-            if self.model in (entry.get("id"), *(entry.get("aliases") or ())):
+            aliases = entry.get("aliases")
+            if self.model == entry.get("id") or (isinstance(aliases, list) and self.model in aliases):
                 self._check_context(entry)
                 return entry
-        served = ", ".join(str(one.get("id")) for one in entries) or "none"
+        served = files.plain(", ".join(str(one.get("id")) for one in entries), 300) or "none"
         raise EndpointError(f"the server at {where} does not serve model {self.model!r}; it serves: {served}")
 
     async def _get(self, path: str) -> Response:
@@ -185,7 +186,7 @@ class Endpoint:
         except HttpError as error:
             raise EndpointError(f"{request.path}: {error}") from error
         try:
-            tokens = json.loads(reply.body).get("tokens") if reply.status == 200 else None
+            tokens = files.decode_json(reply.body).get("tokens") if reply.status == 200 else None
         except (ValueError, AttributeError):
             tokens = None
         if not isinstance(tokens, list) or any(count(one) is None for one in tokens):
@@ -200,7 +201,7 @@ class Endpoint:
         except HttpError as error:
             raise EndpointError(f"a request to count the tokens of a prompt failed: {error}") from error
         try:
-            told = count(json.loads(reply.body)["usage"]["prompt_tokens"]) if reply.status == 200 else None
+            told = count(files.decode_json(reply.body)["usage"]["prompt_tokens"]) if reply.status == 200 else None
         except (ValueError, KeyError, TypeError):
             told = None
         if told is None:
@@ -274,7 +275,7 @@ def _model_entries(reply: Response) -> list[dict[str, Any]] | None:
     if reply.status != 200:
         return None
     try:
-        data = json.loads(reply.body)["data"]
+        data = files.decode_json(reply.body)["data"]
     except (ValueError, KeyError, TypeError):
         return None
     return [one for one in data if isinstance(one, dict)] if isinstance(data, list) else None

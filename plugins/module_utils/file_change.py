@@ -9,6 +9,7 @@ unless another mode is asked for.
 from __future__ import annotations
 
 import contextlib
+import errno
 import glob
 import os
 from dataclasses import dataclass
@@ -52,8 +53,7 @@ class Change:
 def read(path: str) -> tuple[bytes | None, int]:
     """Content and mode of a file; (None, 0o644) when there is none. Raises OSError."""
     try:
-        with open(path, "rb") as source:
-            return source.read(), os.fstat(source.fileno()).st_mode & 0o7777
+        return files.read_regular(path), os.stat(path).st_mode & 0o7777
     except FileNotFoundError:
         return None, 0o644
 
@@ -75,10 +75,14 @@ def _make(path: str, content: bytes | None, mode: int) -> None:
             os.unlink(real)
         _forget_bytecode(path)
         return
+    us = os.geteuid()
+    if state is not None and us not in (0, state.st_uid):
+        raise PermissionError(errno.EPERM, "it belongs to another user", real)  # whose it would not be any more
     files.write_atomic(real, content, mode)
     if state is not None:
-        if (state.st_uid, state.st_gid) != (os.geteuid(), os.getegid()):
-            os.chown(real, state.st_uid, state.st_gid)
+        if (state.st_uid, state.st_gid) != (us, os.getegid()):
+            with contextlib.suppress(PermissionError):  # a group that its owner is no member of
+                os.chown(real, state.st_uid, state.st_gid)
         # Python takes compiled code for that of a source of the same size and the same second.
         made = os.stat(real)
         later = max(made.st_mtime_ns, state.st_mtime_ns + 1_000_000_000)

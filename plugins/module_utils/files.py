@@ -4,11 +4,18 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import re
+import stat
 import tempfile
 from typing import Any
+
+#: Characters of a line of a log that are looked at.
+LONGEST_LINE = 4096
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def canonical_json(value: Any) -> str:
@@ -21,6 +28,19 @@ def digest(value: Any) -> str:
     return hashlib.sha256(canonical_json(value).encode("ascii")).hexdigest()
 
 
+def is_number(value: Any) -> bool:
+    """Whether a value that was read is a number to count with: no bool, no NaN, not infinite."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < float("inf")
+
+
+def decode_json(text: str | bytes) -> Any:
+    """The value in a text that a stranger wrote. Raises ValueError for whatever is wrong with it."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("its brackets are nested too deeply") from error
+
+
 def write_atomic(path: str, data: str | bytes, mode: int = 0o644) -> None:
     """Write a file so that a reader or a crash sees the old content or the new one, never a part.
 
@@ -28,6 +48,8 @@ def write_atomic(path: str, data: str | bytes, mode: int = 0o644) -> None:
     """
     folder = os.path.dirname(os.path.abspath(path))
     os.makedirs(folder, exist_ok=True)
+    if os.path.exists(path) and not os.path.isfile(path):  # as root, /dev/null would be gone
+        raise _no_file(path)
     raw = data.encode("utf-8") if isinstance(data, str) else data
     handle, temporary = tempfile.mkstemp(prefix="." + os.path.basename(path) + ".", dir=folder)
     try:
@@ -61,12 +83,36 @@ def read_json(path: str) -> Any | None:
             return json.load(source)
     except FileNotFoundError:
         return None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # the latter for thousands of brackets within each other
         raise ValueError(f"{path} is not valid JSON ({error}); remove or repair the file") from error
 
 
+def plain(line: str, longest: int = LONGEST_LINE) -> str:
+    """A line that a stranger wrote, fit to be searched and shown: cut, without colours and other control characters.
+
+    A terminal would obey them, and a pattern may take the square of a line's length.
+    """
+    return _CONTROL.sub("", line[:longest])
+
+
+def read_regular(path: str, limit: int = 16 << 20) -> bytes:
+    """What is in a file. Raises OSError, also for what is no file (a device, a pipe) or is longer than ``limit``."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would wait for its writer
+    with os.fdopen(handle, "rb") as source:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise _no_file(path)
+        raw = source.read(limit + 1)
+    if len(raw) > limit:
+        raise OSError(errno.EFBIG, f"it has more than {limit} bytes", path)
+    return raw
+
+
+def _no_file(path: str) -> OSError:
+    return OSError(errno.EINVAL, "it is no regular file", path)
+
+
 def tail(path: str, lines: int = 40, limit: int = 256 * 1024) -> list[str]:
-    """The last lines of a text file, reading at most ``limit`` bytes; [] when it cannot be read."""
+    """The last lines of a text file as :func:`plain` leaves them, from its last ``limit`` bytes; [] when unreadable."""
     try:
         with open(path, "rb") as source:
             source.seek(0, os.SEEK_END)
@@ -74,4 +120,4 @@ def tail(path: str, lines: int = 40, limit: int = 256 * 1024) -> list[str]:
             text = source.read().decode("utf-8", "replace")
     except OSError:
         return []
-    return text.splitlines()[-lines:]
+    return [plain(line) for line in text.splitlines()[-lines:]]

@@ -156,7 +156,7 @@ class ResponseParser:
     def _body_follows(self) -> None:
         coding = self.headers.get("content-encoding", "identity").lower()
         if coding not in ("", "identity"):
-            raise _malformed(f"the response is compressed ({coding}) though that was not asked for")
+            raise _malformed(f"the response is compressed ({coding[:40]!r}) though that was not asked for")
         transfer = self.headers.get("transfer-encoding", "").lower()
         length = self.headers.get("content-length")
         if self.status in (204, 304):
@@ -164,11 +164,11 @@ class ResponseParser:
         elif transfer == "chunked":
             self._state = "chunk-size"
         elif transfer:
-            raise _malformed(f"unknown transfer encoding {transfer!r}")
+            raise _malformed(f"unknown transfer encoding {transfer[:40]!r}")
         elif length is None:
             self._state = "until-close"
-        elif not (length.isascii() and length.isdigit()):
-            raise _malformed(f"not a content length: {length!r}")
+        elif not (length.isascii() and length.isdigit() and len(length) < 20):
+            raise _malformed(f"not a content length: {length[:40]!r}")
         else:
             self._state, self._left = "length", int(length)
             self.complete = self._left == 0

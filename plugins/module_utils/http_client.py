@@ -20,6 +20,9 @@ from urllib.parse import urlsplit
 from .http1 import HttpError, ResponseParser
 from .wire import Wire, now
 
+#: Bytes of an answer that is kept as a whole.
+BODY_LIMIT = 16 * 1024 * 1024
+
 
 @dataclass
 class Response:
@@ -200,12 +203,17 @@ class Client:
         loop = asyncio.get_running_loop()
         parser = ResponseParser()
         collected: list[bytes] = []
+        kept = 0
 
         def deliver(when: float, data: bytes) -> None:
+            nonlocal kept
             if on_body is not None and 200 <= parser.status < 300:
                 on_body(when, data)
-            else:
-                collected.append(data)
+                return
+            kept += len(data)
+            if kept > BODY_LIMIT:
+                raise HttpError("malformed", f"{method} {path} is answered with more than {BODY_LIMIT} bytes")
+            collected.append(data)
 
         connection.parser, connection.on_body, connection.got_bytes = parser, deliver, False
         connection.waiter = loop.create_future()

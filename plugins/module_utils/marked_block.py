@@ -15,7 +15,7 @@ NO_FILE = "no file before"
 _NO_BREAK = "no line break before"
 _BLOCK = re.compile(
     r"^# BEGIN groundstate (?P<name>[A-Za-z0-9_-]+)(?: \((?P<notes>[^()\n]*)\))?\n"
-    r"(?P<body>(?:.*\n)*?)# END groundstate (?P=name)\n",
+    r"(?P<body>(?:(?!# BEGIN groundstate ).*\n)*?)# END groundstate (?P=name)\n",
     re.MULTILINE,
 )
 

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from . import files
+
 _HEADER = re.compile(
     r"^(?:\[[^\]]*\] )?(?P<host>\S+):(?P<pid>\d+):(?P<tid>\d+) \[(?P<device>-?\d+)\] "
     r"(?:NCCL INFO |(?P<place>\S+:\d+(?: \([^)]*\))?) NCCL (?P<level>WARN|ERROR) )(?P<text>.*)$"
@@ -23,13 +25,13 @@ _VERSION = re.compile(r"^NCCL version (\S+)")
 _INIT = re.compile(r"^(\w+) comm (0x[0-9a-f]+) rank (\d+) nranks (\d+)\b(.*) - Init (START|COMPLETE)")
 _COMMON_ID = re.compile(r"\bcommId (0x[0-9a-f]+)")
 _NODES = re.compile(r"^comm (0x[0-9a-f]+) rank \d+ nRanks \d+ nNodes (\d+) localRanks (\d+)")
-_CHANNELS = re.compile(r"^(\d+) coll channels,.*?(\d+) p2p channels,")
+_CHANNELS = re.compile(r"^(\d+) coll channels,.*?\b(\d+) p2p channels,")
 _VIA = re.compile(r"^Channel (\d+)(?:/\d+)? : (\d+)\[\w+\] -> (\d+)\[\w+\](?: \[(?:send|receive)\])? via (\S+)")
 _CHOICE = re.compile(
     r"^(\w+): (\d+) Bytes -> Algo (\w+) proto (\w+)(?: channel\{Lo\.\.Hi\}=\{(\d+)\.\.(\d+)\})?",
 )
 _MATRIX_HEAD = re.compile(r"^\s*Function\s*\|([^|]*)\|(.*)$")
-_MATRIX_ROW = re.compile(r"^\s*(\w+)\s*\|((?:\s*\d+)+)\s*\|((?:\s*\d+)+)\s*$")
+_MATRIX_ROW = re.compile(r"^\s*(\w+)\s*\|([\d\s]*\d[\d\s]*)\|([\d\s]*\d[\d\s]*)$")
 # A value that NCCL says it does not take. The name is in the text, wherever.
 _REFUSED = re.compile(
     r"Invalid value|Invalid NCCL_|Unrecognized element token|not a valid|unknown value", re.IGNORECASE
@@ -58,6 +60,8 @@ ALWAYS_LOGGED = frozenset(
 #: Subsystems by how much is asked for. "start" costs some lines while the server starts; "tuning" writes a line for
 #: each collective, and is for a start of its own.
 SUBSYSTEMS = {"start": "INIT,ENV", "tuning": "INIT,ENV,GRAPH,TUNING"}
+#: Processes, communicators, variables and values that are told apart: what has more was not written by NCCL.
+MOST = 256
 #: Below a server's folder.
 FOLDER = "nccl"
 
@@ -150,12 +154,13 @@ def parse(lines: Iterable[str]) -> dict[int, ProcessLog]:
     now: ProcessLog | None = None
     head: tuple[list[str], list[str]] | None = None  # protocols and algorithms of a matrix that is being read
     for raw in lines:
-        line = raw.rstrip("\r\n")
+        line = files.plain(raw.rstrip("\r\n"))
         header = _HEADER.match(line)
         if header:
-            pid = int(header["pid"])
+            pid, head = int(header["pid"]), None
+            if pid not in found and len(found) >= MOST:
+                continue
             now = found.setdefault(pid, ProcessLog(header["host"], pid))
-            head = None
             _message(now, header["text"], header["level"] or "")
         elif now is not None:
             # The matrix is one message of several lines: only its first has a header.
@@ -184,8 +189,10 @@ def _message(log: ProcessLog, text: str, level: str) -> None:
     if setting:
         # Integers end with a full stop, words do not.
         value = re.sub(r"^(-?\d+)\.$", r"\1", setting[2].strip())
+        if setting[1] not in log.variables and len(log.variables) >= MOST:
+            return
         values = log.variables.setdefault(setting[1], [])
-        if value not in values:
+        if value not in values and len(values) < MOST:
             values.append(value)
     elif init:
         _init(log, init)
@@ -205,6 +212,8 @@ def _init(log: ProcessLog, init: re.Match[str]) -> None:
     call, address, rank, ranks, rest, what = init.groups()
     one = next((item for item in log.communicators if item.address == address and not item.complete), None)
     if one is None:
+        if len(log.communicators) >= MOST:
+            return
         one = Communicator(address, int(rank), int(ranks), call=call)
         log.communicators.append(one)
     identity = _COMMON_ID.search(rest)

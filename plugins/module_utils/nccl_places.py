@@ -11,16 +11,28 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import file_change, files, marked_block, nccl_conf, nccl_profiles, python_startup, python_startup_proof, servers
+from . import (
+    file_change,
+    files,
+    marked_block,
+    nccl_conf,
+    nccl_profiles,
+    python_startup,
+    python_startup_proof,
+    servers,
+    writable,
+)
 from .file_change import Change
 
 SERVER, CONF, PYTHON = "server", "conf", "python_startup"
 PLACES = (SERVER, CONF, PYTHON)
 #: In the server's environment, so that it is restarted when that changed which its environment does not show.
+_MODE = re.compile(r"mode ([0-7]{1,4}) before")
 MARK = "GROUNDSTATE_NCCL_PROFILE"
 
 
@@ -93,6 +105,10 @@ def plan(wish: Wish, profile: str, variables: Mapping[str, str]) -> Plan:
         made.interpreter = python_startup.inspect(wish.python)
         made.python = python_startup.changes(made.interpreter, wish.server, variables, wish.method)
     made.changes.extend(_obsolete(wish.server, made.before, record))
+    for one in made.needed:
+        reason = writable.obstacle(os.path.dirname(os.path.realpath(one.path)))
+        if reason:
+            raise PlaceError(f"{one.path} cannot be written: {reason}; run as root or as its owner")
     return made
 
 
@@ -149,12 +165,25 @@ def load_record(home: str, server: str) -> dict[str, Any]:
     if raw is None:
         return {}
     places = raw.get("places") if isinstance(raw, dict) else None
-    if not isinstance(places, list) or not all(isinstance(one, dict) and one.get("place") in PLACES for one in places):
+    variables = raw.get("variables") if isinstance(raw, dict) else None
+    if not (
+        isinstance(places, list)
+        and all(map(_is_place, places))
+        and isinstance(variables, dict)
+        and all(isinstance(value, str) for value in variables.values())
+    ):
         raise ValueError(
             f"{path} is damaged; look for lines between 'BEGIN groundstate {server}' in nccl.conf files and "
             "sitecustomize.py, take them out, and remove the file"
         )
     return dict(raw)
+
+
+def _is_place(one: Any) -> bool:
+    """Whether a value of nccl.json is a place with all that is asked of it later."""
+    needs = {CONF: ("path",), PYTHON: ("python", "method")}
+    wanted = needs.get(str(one.get("place"))) if isinstance(one, dict) else None
+    return wanted is not None and all(isinstance(one.get(name), str) for name in wanted)
 
 
 def check(wish: Wish, variables: Mapping[str, str]) -> None:
@@ -188,9 +217,9 @@ def _conf_without(path: str, owner: str) -> Change:
     if text is None or owner not in marked_block.names(text):
         return Change(path, before, before, mode, mode)
     left = marked_block.take(text, owner)
-    noted = [one.split()[1] for one in marked_block.notes(text, owner) if one.startswith("mode ")]
+    noted = [found[1] for one in marked_block.notes(text, owner) if (found := _MODE.fullmatch(one))]
     others = left is not None and bool(marked_block.names(left))
-    back = int(noted[0], 8) if noted and not others else mode
+    back = int(noted[0], 8) & 0o777 if noted and not others else mode
     return file_change.change(path, None if left is None else left.encode("utf-8", "surrogateescape"), back)
 
 

@@ -67,6 +67,8 @@ def resolve(name: str, profiles: Mapping[str, Any]) -> Profile:
 def _chain(name: str, profiles: Mapping[str, Any]) -> list[str]:
     chain: list[str] = []
     wanted: Any = name
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"NCCL profile {name!r}: a profile's name is text (YAML reads off and 1 otherwise: quote it)")
     while wanted:
         if wanted in chain:
             raise ValueError(f"NCCL profiles extend each other in a circle: {' -> '.join([*chain, wanted])}")
@@ -129,7 +131,7 @@ def load(home: str, server: str) -> tuple[str, dict[str, str]] | None:
     """
     elsewhere = files.read_json(os.path.join(servers.folder(home, server), RECORD_NAME))
     if isinstance(elsewhere, dict) and isinstance(elsewhere.get("variables"), dict):
-        return str(elsewhere.get("profile", "")), elsewhere["variables"]
+        return str(elsewhere.get("profile", "")), {key: str(value) for key, value in elsewhere["variables"].items()}
     try:
         with open(path(home, server), encoding="utf-8") as source:
             return parse(source.read())

@@ -15,15 +15,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from . import marked_block, nccl_conf, nccl_variables, procfs, python_startup, server_env
+from . import files, marked_block, nccl_conf, nccl_variables, procfs, python_startup, server_env
 
 _BIG = 512 * 1024  # bytes; what is longer is no configuration
 _NAME = r"NCCL_[A-Za-z0-9_]+"
 _QUOTED = r"\"[^\"\n]*\"|'[^'\n]*'"
 _ASSIGNED = re.compile(rf"(?<![A-Za-z0-9_$])({_NAME})=({_QUOTED}|[^\s;#&|)]*)")
-_SET = re.compile(rf"\b(?:setenv|set\s+-\w*x\w*)\s+({_NAME})\s+({_QUOTED}|[^\s;#]+)")
+_SET = re.compile(rf"\b(?:setenv|set\s+-(?=\w*x)\w+)\s+({_NAME})\s+({_QUOTED}|[^\s;#]+)")
 _PAM = re.compile(rf"^\s*({_NAME})\s+(?:DEFAULT=({_QUOTED}|\S*))?\s*(?:OVERRIDE=({_QUOTED}|\S*))?")
-_UNIT = re.compile(r"^\s*(Environment|DefaultEnvironment|ManagerEnvironment|EnvironmentFile)=(.*)$", re.MULTILINE)
+_UNIT = re.compile(r"^[ \t]*(Environment|DefaultEnvironment|ManagerEnvironment|EnvironmentFile)=(.*)$", re.MULTILINE)
 _PYTHON = re.compile(rf"[\"']({_NAME})[\"']\s*(?:\]\s*=(?!=)|[:,])\s*(?:[\"']([^\"'\n]*)[\"']|[^\s])")
 _IMPORT = re.compile(r"^import[ \t]+([\w.]+)|^([\w.]+):\w+\s*$", re.MULTILINE)
 
@@ -76,8 +76,7 @@ class _Reader:
         try:
             if not os.path.isfile(real) or os.path.getsize(real) > _BIG:
                 return ""
-            with open(real, encoding="utf-8", errors="surrogateescape", newline="") as source:
-                return source.read()
+            return files.read_regular(real, _BIG).decode("utf-8", "surrogateescape")
         except OSError:
             self.unread.append(path)
             return ""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from . import sse
+from . import files, sse
 
 DELTA_FIELDS = ("content", "reasoning_content", "reasoning", "tool_calls", "function_call", "refusal")
 
@@ -68,7 +68,7 @@ class Stream:
             self.done = True
             return
         try:
-            payload = json.loads(event.data)
+            payload = files.decode_json(event.data)
         except ValueError:  # UnicodeDecodeError is one
             raise ValueError(f"an event of the stream is not JSON: {event.data[:120]!r}") from None
         if not isinstance(payload, dict):

@@ -79,15 +79,14 @@ def total_s(model_gib: float | None, was_s: float | None = None) -> float:
 
 def last_start(folder: str, declaration_hash: str) -> dict[str, Any]:
     """The last ready start with this declaration: elapsed_s, phases; {} when there is none (of use)."""
-    one = _load(folder).get(declaration_hash, {})
-    return one if isinstance(one.get("phases"), list) else {}
+    return _load(folder).get(declaration_hash, {})
 
 
 def remember(folder: str, declaration_hash: str, start: dict[str, Any]) -> None:
     """Keep a ready start (elapsed_s, ready_at, phases) as the last one of its declaration. Raises OSError."""
     starts = _load(folder)
     starts[declaration_hash] = start
-    newest = sorted(starts, key=lambda key: float(starts[key].get("ready_at") or 0.0))[-KEPT_STARTS:]
+    newest = sorted(starts, key=lambda key: float(starts[key].get("ready_at", 0.0)))[-KEPT_STARTS:]
     files.write_json(os.path.join(folder, FILE), {key: starts[key] for key in newest})
 
 
@@ -96,7 +95,24 @@ def _load(folder: str) -> dict[str, dict[str, Any]]:
         raw = files.read_json(os.path.join(folder, FILE))
     except (OSError, ValueError):
         return {}  # it only serves comparison, and is written anew
-    return {key: one for key, one in raw.items() if isinstance(one, dict)} if isinstance(raw, dict) else {}
+    return {key: one for key, one in raw.items() if _is_start(one)} if isinstance(raw, dict) else {}
+
+
+def _is_start(one: Any) -> bool:
+    numbers = [one.get("elapsed_s", 0.0), one.get("ready_at", 0.0)] if isinstance(one, dict) else [None]
+    return all(map(files.is_number, numbers)) and are_phases(one.get("phases"))
+
+
+def are_phases(value: Any) -> bool:
+    """Whether a value that was read from a file is a list of phases."""
+    return isinstance(value, list) and all(
+        isinstance(one, dict)
+        and isinstance(one.get("name"), str)
+        and files.is_number(one.get("at_s"))
+        and all(one.get(key) is None or files.is_number(one[key]) for key in ("seconds", "was_s", "disk_bytes"))
+        and isinstance(one.get("note", ""), str)
+        for one in value
+    )
 
 
 def comparable(phases: list[dict[str, Any]], watched_from_s: float) -> list[dict[str, Any]]:

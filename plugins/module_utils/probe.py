@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import socket
@@ -12,6 +13,7 @@ import urllib.parse
 from dataclasses import dataclass
 from typing import Any
 
+from . import files
 from .engines.base import Request
 
 #: A reply of a probe is small; more than this is not read.
@@ -30,13 +32,16 @@ class Reply:
     def json(self) -> Any | None:
         """The decoded body, or None when it is not JSON."""
         try:
-            return json.loads(self.text)
+            return files.decode_json(self.text)
         except ValueError:
             return None
 
 
 def ask(base_url: str, request: Request, api_key: str = "") -> Reply:
-    """One GET (body None) or POST (JSON). Raises nothing: what went wrong is in the reply."""
+    """One GET (body None) or POST (JSON). Raises nothing: what went wrong is in the reply.
+
+    The whole reply has to be there within the request's time: a server that drips is one that does not answer.
+    """
     parts = urllib.parse.urlsplit(base_url)
     headers = {"Connection": "close"}
     body = None
@@ -46,18 +51,35 @@ def ask(base_url: str, request: Request, api_key: str = "") -> Reply:
         headers["Content-Type"] = "application/json"
         body = json.dumps(request.body)
     connection = http.client.HTTPConnection(parts.hostname or "127.0.0.1", parts.port or 80, timeout=request.timeout_s)
+    late = threading.Event()
+    timer: threading.Timer | None = None
+    silent = Reply(0, error=f"no reply within {request.timeout_s:g} s")
     try:
+        connection.connect()
+        timer = threading.Timer(request.timeout_s, _cut, (connection.sock, late))
+        timer.daemon = True
+        timer.start()
         connection.request("GET" if body is None else "POST", request.path, body=body, headers=headers)
         reply = connection.getresponse()
-        return Reply(reply.status, reply.read(LIMIT).decode("utf-8", "replace"))
+        text = reply.read(LIMIT).decode("utf-8", "replace")
+        return silent if late.is_set() else Reply(reply.status, text)
     except ConnectionRefusedError:
         return Reply(0, error="connection refused")
     except socket.timeout:
-        return Reply(0, error=f"no reply within {request.timeout_s:g} s")
+        return silent
     except (OSError, http.client.HTTPException, ValueError) as error:
-        return Reply(0, error=str(error) or type(error).__name__)
+        return silent if late.is_set() else Reply(0, error=files.plain(str(error), 200) or type(error).__name__)
     finally:
+        if timer is not None:
+            timer.cancel()
         connection.close()
+
+
+def _cut(sock: socket.socket, late: threading.Event) -> None:
+    """End a connection whose time is over, whoever reads from it."""
+    late.set()
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
 
 
 class Background:

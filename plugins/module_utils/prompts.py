@@ -9,14 +9,16 @@ the first one's prompts in the cache. The rest depends on the seed, the repeat a
 
 from __future__ import annotations
 
-import json
 import random
+import re
 from collections.abc import Awaitable
 from typing import Any, Callable
 
+from . import files
 from .workload import WorkloadError
 
 NONCE_TOKENS = 8
+LARGEST_FILE = 256 << 20  # bytes of a prompts_file
 #: Fewer different tokens would make the nonces of a few hundred prompts begin alike.
 MIN_VOCABULARY = 32
 
@@ -85,9 +87,13 @@ def read_file(path: str) -> list[str]:
 
     Raises WorkloadError for a file without prompts, OSError for one that cannot be read.
     """
+    with open(path, "rb") as source:
+        raw = source.read(LARGEST_FILE + 1)
+    if len(raw) > LARGEST_FILE:
+        raise WorkloadError(f"workload: prompts_file {path} has more than {LARGEST_FILE >> 20} MiB")
     try:
-        with open(path, encoding="utf-8") as source:
-            lines = source.read().splitlines()
+        # No splitlines(): a prompt may hold the other line ends of Unicode.
+        lines = re.split(r"\r\n|\n|\r", raw.decode("utf-8-sig"))
     except ValueError as error:
         raise WorkloadError(f"workload: prompts_file {path} is not UTF-8 text: {error}") from error
     found = []
@@ -97,7 +103,7 @@ def read_file(path: str) -> list[str]:
         text: Any = line
         if path.endswith(".jsonl"):
             try:
-                text = json.loads(line)["prompt"]
+                text = files.decode_json(line)["prompt"]
             except (ValueError, TypeError, KeyError):
                 text = None
         if not isinstance(text, str) or not text.strip():

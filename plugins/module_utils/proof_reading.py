@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 
-from . import nccl_conf, nccl_files, nccl_log, nccl_places, procfs, proof, servers
+from . import files, nccl_conf, nccl_files, nccl_log, nccl_places, procfs, proof, servers
 from .engines import get_engine
 from .proof_sources import Sources
 
@@ -83,11 +83,11 @@ def seen(
     path, told = log or ("", None)
     environment, initial = procfs.live_environment(item.pid), procfs.initial_environment(item.pid)
     libraries = nccl_files.libraries(item.pid)
-    files = configuration(item, environment, told.version if told else "")
+    confs = configuration(item, environment, told.version if told else "")
     if not procfs.alive(item.pid, item.start):
         environment = procfs.Environment({}, False, "none", "the process ended while it was looked at")
         told, libraries = None, None
-    sources = Sources(given, engine_sets, files, startup)
+    sources = Sources(given, engine_sets, confs, startup)
     return proof.Seen(rank, item.pid, item.cmdline, environment, initial, told, path, libraries, sources)
 
 
@@ -108,8 +108,8 @@ def configuration(
         if path:
             base = f"{proc}/{item.pid}/root" if os.path.isabs(path) else f"{proc}/{item.pid}/cwd/"
             try:
-                with open(base + path, encoding="utf-8", errors="surrogateescape", newline="") as source:
-                    found.append((path, nccl_conf.parse(source.read(), number)))
+                text = files.read_regular(base + path).decode("utf-8", "surrogateescape")
+                found.append((path, nccl_conf.parse(text, number)))
             except OSError:
                 continue
     return tuple(found)

@@ -13,7 +13,6 @@ from __future__ import annotations
 # pylint: disable=ansible-bad-function
 import contextlib
 import hashlib
-import json
 import os
 import re
 import signal
@@ -22,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from . import file_change, marked_block
+from . import file_change, files, marked_block
 from .file_change import Change
 
 PTH, SITECUSTOMIZE = "pth", "sitecustomize"
@@ -128,7 +127,7 @@ def answer(out: str) -> Any:
     """The JSON in the line of an output that begins with ``groundstate`` (start-up code may print, too), or None."""
     found = re.search(r"^groundstate (.*)$", out, re.MULTILINE)
     try:
-        return json.loads(found[1]) if found else None
+        return files.decode_json(found[1]) if found else None
     except ValueError:
         return None
 
@@ -141,7 +140,7 @@ def inspect(python: str) -> Interpreter:
         raise StartupError(f"{python} does not run ({error.strerror}); name another Python") from error
     raw = answer(out)
     if not isinstance(raw, dict):
-        words = (said or out).strip().rpartition("\n")[2]
+        words = files.plain((said or out).strip().rpartition("\n")[2], 200)
         raise StartupError(f"{python} does not run as a Python 3 interpreter ({words}); name another one")
     folders = [one for one in raw["site"] if os.path.isdir(one)]
     if not folders:

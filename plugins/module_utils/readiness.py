@@ -12,10 +12,13 @@ import signal
 from dataclasses import dataclass, field
 from typing import Any
 
+from . import files
 from .engines.base import Engine, Request
 
 FIRST_PHASE = "starting"
+LONGEST_S = 366 * 86400.0
 READY = "ready"
+_STATUS = re.compile(r"\d{1,3}", re.ASCII)
 #: What is known of a phase when it has ended.
 MEASURED = ("seconds", "disk_bytes")
 
@@ -69,10 +72,18 @@ class Timeline:
         ]
 
 
+def check_seconds(**named: float) -> None:
+    """Raises ValueError, naming the option, for what is no patience: negative, NaN, or longer than a year."""
+    for name, value in named.items():
+        if not 0.0 <= value <= LONGEST_S:
+            raise ValueError(f"{name}: {value} is no number of seconds from 0 to {LONGEST_S:.0f}")
+
+
 def split_lines(text: str, rest: str = "") -> tuple[list[str], str]:
     """Complete lines of a piece of a log, and the unfinished last one. Progress bars end their lines with a return."""
     parts = re.split(r"\r\n|\n|\r", rest + text)
-    return [one for one in parts[:-1] if one.strip()], parts[-1]
+    # What is kept of an unfinished line has a bound, too: some never end.
+    return [files.plain(one) for one in parts[:-1] if one.strip()], parts[-1][: files.LONGEST_LINE]
 
 
 @dataclass
@@ -138,7 +149,8 @@ class Probes:
         if step == "models":
             names = [str(one.get("id")) for one in _entries(reply)]
             wanted = self.engine.served_name(self.declaration)
-            return "" if wanted in names else f"the list names {', '.join(names) or 'no model'}, not {wanted}"
+            told = files.plain(", ".join(names), 200) or "no model"
+            return "" if wanted in names else f"the list names {told}, not {wanted}"
         return self._judge_completion(reply) if step == "completion" else ""
 
     def _judge_completion(self, reply: Any) -> str:
@@ -162,13 +174,13 @@ def _entries(reply: Any) -> list[dict[str, Any]]:
 def _message(reply: Any) -> str:
     error = reply.get("error") if isinstance(reply, dict) else None
     text = error.get("message") if isinstance(error, dict) else error
-    return str(text)[:200] if text else ""
+    return files.plain(str(text), 200) if text else ""
 
 
 def exit_words(text: str) -> str:
     """What the supervisor's "<status> <time>" means; also takes a signal's name in place of the status (systemd)."""
     status = text.split()[0] if text.split() else ""
-    if status.isdigit():
+    if _STATUS.fullmatch(status):
         number = int(status)
         if number > 128:
             return f"killed by {_signal_name(number - 128)} (exit status {number}){_hint(number - 128)}"
@@ -183,7 +195,7 @@ def exit_words(text: str) -> str:
 def exit_signal(text: str) -> int:
     """The number of the signal that ended the process, 0 for none, from the same text as :func:`exit_words`."""
     status = text.split()[0] if text.split() else ""
-    if status.isdigit():
+    if _STATUS.fullmatch(status):
         return max(0, int(status) - 128)
     return int(getattr(signal, status if status.startswith("SIG") else f"SIG{status}", 0)) if status else 0
 

@@ -9,7 +9,7 @@ import time
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from . import files, oom, procfs
+from . import files, oom, phase_times, procfs
 
 FILE = "ready.json"
 #: Field -> types. A file in which one of them is another type was not written by us.
@@ -63,7 +63,11 @@ class Kept:
         if not all(isinstance(raw.get(name), kinds) for name, kinds in _TYPES.items()):
             return cls()
         known = {one.name: raw[one.name] for one in fields(cls)}
-        if not all(isinstance(one, dict) and {"name", "at_s"} <= set(one) for one in known["phases"]):
+        counts = [known[name] for name, kinds in _TYPES.items() if isinstance(known[name], (int, float))]
+        counts += known["probes"].values()
+        if not all(isinstance(one, bool) or files.is_number(one) for one in counts) or known["log_offset"] < 0:
+            return cls()
+        if not phase_times.are_phases(known["phases"]):
             return cls()
         for name, kinds in _ENTRIES.items():
             if not all(isinstance(one, list) and [type(item) for item in one] == kinds for one in known[name]):
@@ -73,6 +77,12 @@ class Kept:
         try:
             known["memory"] = oom.Group(**known["memory"]) if known["memory"] else None
         except TypeError:
+            return cls()
+        memory = known["memory"]
+        if memory and not (
+            isinstance(memory.folder, str)
+            and all(one is None or isinstance(one, int) for one in (memory.limit, memory.kills))
+        ):
             return cls()
         return cls(**known)
 

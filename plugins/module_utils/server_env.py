@@ -39,14 +39,23 @@ def search_path(env_path: str, program: str = "", cuda: str = CUDA) -> str:
     return ":".join(dict.fromkeys(folders))
 
 
+def account(uid: int, inherited: Mapping[str, str]) -> tuple[str, str]:
+    """(name, home folder) of a user. One without an entry, as containers have, is called by its number."""
+    try:
+        user = pwd.getpwuid(uid)
+    except KeyError:
+        return str(uid), inherited.get("HOME") or "/"
+    return user.pw_name, user.pw_dir
+
+
 def base_environment(env_path: str, inherited: Mapping[str, str], program: str = "") -> dict[str, str]:
     """The least that programs expect. Nothing else of ours leaks into the server: no proxy, no Ansible, no shell."""
-    user = pwd.getpwuid(os.geteuid())
+    name, home = account(os.geteuid(), inherited)
     found = {
         "PATH": search_path(env_path, program),
-        "HOME": user.pw_dir,
-        "USER": user.pw_name,
-        "LOGNAME": user.pw_name,
+        "HOME": home,
+        "USER": name,
+        "LOGNAME": name,
         "LANG": "C.UTF-8",
     }
     # Where CUDA and temporary files lie is a matter of the host, not of the declaration.

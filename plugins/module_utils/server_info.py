@@ -273,14 +273,14 @@ def version(record: ServerRecord, answers: Answers) -> str:
     for reply in (answers.version, answers.info):
         told = reply.json if reply and reply.status == 200 else None
         if isinstance(told, dict) and isinstance(told.get("version"), str):
-            return str(told["version"])
+            return files.plain(str(told["version"]), 100)
     wanted = get_engine(record.engine).distribution
     return engine_parser.installed(record.env_path).get(wanted, "") if record.env_path else ""
 
 
 def accept_length(metrics: dict[str, float]) -> float | None:
     """Tokens per verified draft since the launch, or in the engine's last interval; None without speculation."""
-    if metrics.get("drafts"):
+    if metrics.get("drafts", 0.0) >= 1.0:
         return round(1.0 + metrics.get("accepted_tokens", 0.0) / metrics["drafts"], 3)
     return metrics.get("accept_length") or None
 
@@ -299,6 +299,7 @@ def start_log(record: ServerRecord) -> list[str]:
     """Lines of the log of this start, from its beginning."""
     try:
         with open(record.log, "rb") as source:
-            return source.read(LOG_BYTES).decode("utf-8", "replace").splitlines()
+            lines = source.read(LOG_BYTES).decode("utf-8", "replace").splitlines()
     except OSError:
         return []
+    return [files.plain(line) for line in lines]

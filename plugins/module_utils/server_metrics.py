@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +13,8 @@ _RANK = re.compile(r'(?:^|,)\s*tp_rank="(\d+)"')
 
 #: Our names that only ever grow; the rest are gauges.
 COUNTERS = frozenset({"drafts", "accepted_tokens", "cached_tokens", "prompt_tokens", "generated_tokens"})
+#: No counter comes to this; sums and ratios of smaller ones stay finite.
+_LARGEST = 2.0**63
 #: Gauges that are summed over the engines of one server; of others the greatest counts.
 SUMMED = frozenset({"running_requests", "queued_requests"})
 
@@ -36,7 +37,7 @@ def parse(text: str, names: Mapping[str, str]) -> dict[str, float]:
             value = float(parts.group(3))
         except ValueError:
             continue
-        if math.isfinite(value):
+        if abs(value) < _LARGEST:  # False for NaN, too
             found.setdefault(wanted[parts.group(1)], []).append(value)
     return {ours: sum(all_) if ours in COUNTERS | SUMMED else max(all_) for ours, all_ in sorted(found.items())}
 
@@ -54,7 +55,7 @@ def compare(before: dict[str, float] | None, after: dict[str, float] | None, own
     if any(value < 0 for value in delta.values()):  # the server restarted its counters
         delta = {}
     accept = after.get("accept_length") or None  # SGLang tells 0 when it does not speculate
-    if delta.get("drafts"):
+    if delta.get("drafts", 0.0) >= 1.0:
         accept = 1.0 + delta.get("accepted_tokens", 0.0) / delta["drafts"]
     generated = delta.get("generated_tokens")
     return {

@@ -197,7 +197,7 @@ adjustments:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils import server_info, servers
+from ..module_utils import readiness, server_info, servers
 
 
 def main() -> None:
@@ -215,6 +215,7 @@ def main() -> None:
     params = module.params
     try:
         servers.check_name(params["server"])
+        readiness.check_seconds(timeout_s=params["timeout_s"], watch_s=params["watch_s"])
         found = server_info.gather(
             params["home"], params["server"], params["completion"], params["timeout_s"], params["watch_s"]
         )

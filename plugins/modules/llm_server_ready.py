@@ -162,7 +162,7 @@ left:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils import control, servers
+from ..module_utils import control, readiness, servers
 from ..module_utils.phase_times import LIMITS
 from ..module_utils.waiting import Waiter
 
@@ -182,6 +182,7 @@ def main() -> None:
     params = module.params
     try:
         servers.check_name(params["server"])
+        readiness.check_seconds(**{name: params[name] for name in ("timeout_s", "stall_s", "slice_s")})
         record = servers.load(params["home"], params["server"])
         if module.check_mode and (record is None or not record.running()):
             module.exit_json(
@@ -212,9 +213,11 @@ def seconds(limits: dict) -> dict[str, float]:
     if unknown:
         raise ValueError(f"phase_timeouts: unknown phase {', '.join(unknown)}; there are {', '.join(sorted(LIMITS))}")
     try:
-        return {name: float(value) for name, value in limits.items()}
+        found = {name: float(value) for name, value in limits.items()}
     except (TypeError, ValueError):
         raise ValueError(f"phase_timeouts: {limits} are not all seconds (numbers)") from None
+    readiness.check_seconds(**{f"phase_timeouts: {name}": value for name, value in found.items()})
+    return found
 
 
 def launched(record: servers.ServerRecord | None, name: str) -> servers.ServerRecord:

@@ -209,7 +209,6 @@ inert:
 """
 
 import os
-import pwd
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -222,6 +221,7 @@ from ..module_utils import (
     nccl_sources,
     python_startup,
     python_startup_proof,
+    server_env,
     servers,
 )
 
@@ -251,7 +251,7 @@ def planned(module: AnsibleModule, wish: nccl_places.Wish, profile: nccl_profile
 def view(module: AnsibleModule, wish: nccl_places.Wish, made: nccl_places.Plan) -> dict:
     """What each source yields, which wins, and who else sets variables; contradictions are warned of."""
     declared = {name: str(value) for name, value in module.params["environment"].items()}
-    home = declared.get("HOME") or pwd.getpwuid(os.geteuid()).pw_dir
+    home = declared.get("HOME") or server_env.account(os.geteuid(), os.environ)[1]
     found = nccl_order.sources(wish, made, declared, home)
     read = [one["path"] for one in found if one["source"] not in (nccl_conf.ENVIRONMENT, nccl_places.PYTHON)]
     others, unread = nccl_sources.others(

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .index import COLUMNS
+from .columns import COLUMNS
 
 Row = dict[str, Any]
 
@@ -73,7 +73,7 @@ def as_table(rows: Sequence[Row]) -> bytes:
     """Columns for a terminal; what is not known is "-"."""
     lines = [list(_SHOWN)]
     for row in rows:
-        lines.append(["-" if row[name] is None else show(row[name]) for name, show, _right in _SHOWN.values()])
+        lines.append(["-" if row[name] is None else _plain(show(row[name])) for name, show, _right in _SHOWN.values()])
     widths = [max(len(line[place]) for line in lines) for place in range(len(_SHOWN))]
     rights = [right for _name, _show, right in _SHOWN.values()]
     text = ""
@@ -81,6 +81,11 @@ def as_table(rows: Sequence[Row]) -> bytes:
         cells = [cell.rjust(width) if right else cell.ljust(width) for cell, width, right in zip(line, widths, rights)]
         text += "  ".join(cells).rstrip() + "\n"
     return text.encode()
+
+
+def _plain(text: str) -> str:
+    """What a terminal does not take for a command, at most one line."""
+    return text if text.isprintable() else repr(text)
 
 
 FORMATS: dict[str, Callable[[Sequence[Row]], bytes]] = {

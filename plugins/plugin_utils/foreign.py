@@ -17,8 +17,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..module_utils import files
+from . import columns
 
 SCHEMA = 1
+_YEAR_9999 = 253402300799  # its end, in seconds since 1970
 
 
 class ForeignError(Exception):
@@ -39,7 +41,7 @@ def parse(text: str, name: str, modified: float) -> list[dict[str, Any]]:
             )
         try:
             results += [_finished(found, document, modified) for found in reader(document)]
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
             raise ForeignError(f"{name} lacks what its tool usually writes: {type(error).__name__} {error}") from error
     if not results:
         raise ForeignError(f"{name} holds no result: was the run cancelled?")
@@ -50,10 +52,10 @@ def _documents(text: str, name: str) -> Iterator[dict[str, Any]]:
     try:
         whole = json.loads(text)
         documents = whole if isinstance(whole, list) else [whole]
-    except ValueError:
+    except (ValueError, RecursionError):
         try:
             documents = [json.loads(line) for line in text.splitlines() if line.strip()]
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ForeignError(f"{name} is neither JSON nor JSON lines: {error}") from error
     if not documents or not all(isinstance(one, dict) for one in documents):
         raise ForeignError(f"{name} holds no JSON object")
@@ -64,6 +66,13 @@ def _finished(found: dict[str, Any], document: dict[str, Any], modified: float) 
     """With schema and an id that is the same whenever the same result is imported."""
     when = found.pop("when")
     when = modified if when is None else when
+    if not 0 <= when <= _YEAR_9999:
+        raise ValueError(f"a time of measurement ({when} s since 1970 is none)")
+    for level in found["levels"]:
+        row = {"model": found["model"], "engine": found["engine"], **level}
+        wrong = columns.misfits(row) + [name for name, value in level.items() if value is not None and value < 0]
+        if wrong:
+            raise ValueError(", ".join(f"{name} ({str(row[name])[:40]!r} is none)" for name in wrong))
     # Some tools write Infinity (a request rate without limit): no JSON of ours, but part of what is told apart.
     digest = files.digest(json.dumps([document, found], sort_keys=True, default=str))
     return {

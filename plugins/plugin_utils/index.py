@@ -17,41 +17,12 @@ from typing import Any, Protocol
 
 from ..module_utils import files
 from . import records
+from .columns import COLUMNS, misfits, storable
 
 FILE = "history.sqlite"
 SCHEMA = 1
 BUSY_S = 30.0  # patience with another writer
 
-#: Column -> type. One row for each level of concurrency; ``headline`` marks the one that verdicts speak of.
-COLUMNS = {
-    "host": "TEXT NOT NULL",
-    "id": "TEXT NOT NULL",
-    "concurrency": "INTEGER NOT NULL",
-    "headline": "BOOLEAN NOT NULL",
-    "source": "TEXT NOT NULL",  # groundstate, or the tool that an imported result is of
-    "measured_at": "TEXT",
-    "server": "TEXT",
-    "engine": "TEXT",
-    "model": "TEXT",
-    "start_id": "TEXT",
-    "baseline_key": "TEXT",
-    "state_hash": "TEXT",
-    "workload_hash": "TEXT",
-    "prompt_tokens": "INTEGER",
-    "output_tokens": "INTEGER",
-    "decode_tok_s": "DOUBLE PRECISION",
-    "decode_low": "DOUBLE PRECISION",
-    "decode_high": "DOUBLE PRECISION",
-    "output_tok_s": "DOUBLE PRECISION",
-    "ttft_s": "DOUBLE PRECISION",
-    "tpot_s": "DOUBLE PRECISION",
-    "requests": "INTEGER",
-    "failed": "INTEGER",
-    "verdict": "TEXT",
-    "ratio": "DOUBLE PRECISION",
-    "in_baseline": "BOOLEAN NOT NULL",
-    "path": "TEXT NOT NULL",  # below the folder of the records
-}
 _KEY = ("host", "id", "concurrency")
 
 
@@ -131,6 +102,11 @@ class SqlalchemyStore:
             self.engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.pool.NullPool)
         except (sqlalchemy.exc.SQLAlchemyError, ImportError) as error:
             raise HistoryError(f"the history's URL cannot be used: {_short(error)}") from error
+        except ValueError:  # from None: it holds a part of the URL, and that of the password where it is cut there
+            raise HistoryError(
+                "the history's URL cannot be used: its port is no number (signs such as @ : / in a password have to be "
+                "written as %40 %3A %2F)"
+            ) from None
 
     @contextmanager
     def transaction(self) -> Iterator[Run]:
@@ -201,10 +177,10 @@ class Index:
         try:
             return self._refresh(hosts)
         except HistoryError as error:
-            if not isinstance(error.__cause__, sqlite3.DatabaseError) or isinstance(
-                error.__cause__, sqlite3.OperationalError
-            ):
-                raise  # busy, full, not writable: no reason to throw it away
+            # Damage is told as this very class. Its subclasses are for what is busy, full, not writable, or asked
+            # wrongly: no reason to throw the file away.
+            if type(error.__cause__) is not sqlite3.DatabaseError:
+                raise
             self.store.discard()
             return self._refresh(None)
 
@@ -233,7 +209,7 @@ class Index:
                 rows = []
                 for identifier in sorted(set(there) - known):
                     try:
-                        rows += self._rows(host, identifier, there[identifier])
+                        rows += fitting(self._rows(host, identifier, there[identifier]), self.records_dir)
                     except records.RecordError as error:
                         warnings.append(str(error))
                 if rows:
@@ -257,7 +233,8 @@ class Index:
         warnings = []
         for group in records.hosts(self.records_dir):
             try:
-                wanted.update(records.baseline_names(self.records_dir, group))
+                names = records.baseline_names(self.records_dir, group)
+                wanted.update(one for one in names if all(map(storable, one)))
             except records.RecordError as error:
                 warnings.append(str(error))
         marked = {
@@ -299,6 +276,16 @@ def _of_database(error: Exception) -> bool:
     if isinstance(error, (sqlite3.Error, OSError)):
         return True
     return any(kind.__module__.startswith("sqlalchemy.exc") for kind in type(error).__mro__)
+
+
+def fitting(rows: list[dict[str, Any]], records_dir: str) -> list[dict[str, Any]]:
+    """The rows themselves. Raises RecordError naming the file when the table cannot hold what came out of it."""
+    for row in rows:
+        wrong = misfits(row)
+        if wrong:
+            path = os.path.join(records_dir, row["path"])
+            raise records.RecordError(f"{path} is damaged ({', '.join(wrong)}); move it away")
+    return rows
 
 
 def own_rows(host: str, record: dict[str, Any]) -> list[dict[str, Any]]:

@@ -41,7 +41,7 @@ class RecordError(Exception):
 
 def folder(records_dir: str, host: str) -> str:
     """The folder of one host's records. A host name is data from an inventory: it must stay one folder."""
-    if not host or host in (".", "..") or "/" in host or "\0" in host:
+    if not host or host.startswith(".") or "/" in host or not host.isprintable():
         raise RecordError(f"host name {host!r} cannot be a folder under {records_dir}")
     return os.path.join(os.path.expanduser(records_dir), host)
 
@@ -188,9 +188,11 @@ def hosts(records_dir: str) -> list[str]:
     """All hosts (and groups) that have a folder."""
     top = os.path.expanduser(records_dir)
     try:
-        return sorted(entry.name for entry in os.scandir(top) if entry.is_dir() and not entry.name.startswith("."))
+        names = [entry.name for entry in os.scandir(top) if entry.is_dir()]
     except OSError:
         return []
+    # What folder() refuses is none of ours.
+    return sorted(name for name in names if not name.startswith(".") and name.isprintable())
 
 
 def identifiers(records_dir: str, host: str, kind: str = "") -> list[str]:

@@ -140,6 +140,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.command in ("history", "import"):
             return history.run(options)
         return run_playbook(options)
-    except FileNotFoundError as error:
+    except OSError as error:
         print(f"groundstate: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 COLLECTION = "groundstate.llm"
@@ -23,3 +24,15 @@ def inventories() -> dict[str, Path]:
     """The packaged inventories: name -> folder."""
     folder = collections_root() / "ansible_collections" / "groundstate" / "llm" / "inventories"
     return {path.parent.name: path.parent for path in sorted(folder.glob("*/hosts.yml"))}
+
+
+def text_of(path: Path, limit: int, errors: str = "strict") -> str:
+    """The text of a file that somebody named, which may be anything. ``errors``: as for ``bytes.decode``.
+
+    Raises OSError when it cannot be read, or is longer than ``limit`` bytes (a device never ends), UnicodeDecodeError.
+    """
+    with path.open("rb") as source:
+        raw = source.read(limit + 1)
+    if len(raw) > limit:
+        raise OSError(errno.EFBIG, f"File is larger than {limit >> 20} MiB", str(path))
+    return raw.decode("utf-8-sig", errors)

@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .content import collections_root
+from .content import collections_root, text_of
+
+LARGEST_RESULT = 256 << 20  # bytes: with every token's time, thousands of requests come to some ten MiB
 
 
 def add_commands(commands: Any) -> None:
@@ -91,7 +93,7 @@ def _import(options: argparse.Namespace, foreign: Any, index: Any, records: Any)
     found = [
         (path, one)
         for path in options.files
-        for one in foreign.parse(path.read_text(encoding="utf-8", errors="replace"), str(path), path.stat().st_mtime)
+        for one in foreign.parse(text_of(path, LARGEST_RESULT, "replace"), str(path), path.stat().st_mtime)
     ]
     for path, result in found:
         where, added = records.write_foreign(options.records, options.host, {**result, "file": path.name})

@@ -9,7 +9,9 @@ from typing import Any
 
 import yaml
 
-from .content import COLLECTION, collections_root
+from .content import COLLECTION, collections_root, text_of
+
+_LARGEST = 4 << 20  # bytes; what is longer was not written by hand
 
 
 class _Loader(yaml.SafeLoader):
@@ -32,11 +34,17 @@ def _shipped() -> dict[str, Any]:
 
 
 def _variables(path: Path, text: str) -> dict[str, Any] | None:
-    """Variables that stand in a file by themselves, as YAML or as lines of an nccl.conf; None: it has profiles."""
+    """Variables that stand in a file by themselves, as YAML or as lines of an nccl.conf; None: it has profiles.
+
+    Raises ValueError for what is none of these.
+    """
     value = None if path.suffix == ".conf" else yaml.load(text, _Loader)
     if isinstance(value, dict):
         return value if value and all(str(name).startswith("NCCL_") for name in value) else None
-    return dict(_util("nccl_conf").parse(text))
+    found = dict(_util("nccl_conf").parse(text))
+    if value is not None and not found:
+        raise ValueError("it holds neither profiles nor variables")
+    return found
 
 
 def lint(path: Path) -> int:
@@ -46,10 +54,10 @@ def lint(path: Path) -> int:
     nccl.conf.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = text_of(path, _LARGEST)
         variables = _variables(path, text)
         value = yaml.load(text, _Loader) if variables is None else {}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         print(f"groundstate: {path} cannot be read: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     judge, profiles = _util("nccl_lint"), _util("nccl_profiles")
@@ -65,7 +73,8 @@ def lint(path: Path) -> int:
             return 2
         for name in own:
             try:
-                _show(name, profiles.resolve(name, {**_shipped(), **own}).findings)
+                found = profiles.resolve(name, {**_shipped(), **own}).findings
+                _show(name if name.isprintable() else repr(name), found)
             except ValueError as error:
                 errors += 1
                 print(f"error    {error}")

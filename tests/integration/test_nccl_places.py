@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ansible_collections.groundstate.llm.plugins.module_utils import nccl_places
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = yaml.safe_load((ROOT / "roles" / "nccl_profile" / "vars" / "main.yml").read_text())["nccl_profile_shipped"]
@@ -123,11 +124,17 @@ def test_a_place_that_is_no_longer_named_is_cleaned(host, module, write, python,
     assert content(tmp_path) == before
 
 
-def test_a_run_that_ended_half_way_is_cleaned_up_by_the_next(write, python, tmp_path):
+def test_a_run_that_ended_half_way_is_cleaned_up_by_the_next(write, python, tmp_path, monkeypatch):
     before = content(tmp_path)
-    # Nothing can be made in /proc, and that is found out after the interpreter's start was changed.
     where = {"places": ["python_startup", "conf"], "python": str(python)}
     broken = write(conf_path="/proc/nccl.conf", **where)
+    assert broken["failed"] is True
+    assert "nothing can be made in /proc" in broken["msg"]
+    assert content(tmp_path) == before
+    # As when that is found out only after the interpreter's start was changed.
+    monkeypatch.setattr(nccl_places.writable, "obstacle", lambda path: "")
+    broken = write(conf_path="/proc/nccl.conf", **where)
+    monkeypatch.undo()
     assert broken["failed"] is True
     assert "/proc/nccl.conf" in broken["msg"] or "/proc" in broken["msg"]
     assert len(list(tmp_path.rglob("*.pth"))) == 1

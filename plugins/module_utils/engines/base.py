@@ -253,7 +253,8 @@ class Engine:
 
     def resolved_arguments(self, line: str) -> dict[str, str] | None:
         """Argument -> value in Python's notation, from the line that tells them; None for any other line."""
-        found = re.search(self.resolved_pattern, line) if self.resolved_pattern else None
+        text = line[:_LONGEST_ARGUMENTS].rstrip()
+        found = re.search(self.resolved_pattern, text) if self.resolved_pattern else None
         if not found:
             return None
         # Where an object lies in memory is another place with every start.
@@ -297,6 +298,7 @@ class Engine:
         return Request(self.tokenize_path, {self.tokenize_field: text, "model": model})
 
 
+_LONGEST_ARGUMENTS = 64 * 1024  # characters of a line that tells them; SGLang's has some 6000
 _JOINED = 30  # pieces that one value may consist of
 
 

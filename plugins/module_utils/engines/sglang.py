@@ -62,7 +62,7 @@ class SGLang(Engine):
     info_path = "/server_info"
     distribution = "sglang"
     kernel_distributions = ("sglang-kernel", "sgl-kernel")  # the second is its earlier name
-    resolved_pattern = r"server_args=ServerArgs\((.+?)\)?\s*$"
+    resolved_pattern = r"server_args=ServerArgs\((.+?)\)?$"
     # A seed that nobody gave is drawn anew by every start; ports are our choice.
     resolved_passing = frozenset({"random_seed", "port", "nccl_port", "dist_init_addr"})
     spans_hosts = True

@@ -48,6 +48,12 @@ class Api(Protocol):
         """The data that PVE answers with. Raises ApiError or PveError."""
 
 
+def check_vmid(vmid: int) -> None:
+    """Raises ValueError for what cannot be the number of a guest."""
+    if not 100 <= vmid <= 999_999_999:
+        raise ValueError(f"vmid: {vmid} is no number of a guest, which are from 100 to 999999999")
+
+
 def option_of(key: str) -> str:
     """The option of the module behind a parameter of PVE."""
     kind = properties.kind_of(key)
@@ -106,6 +112,29 @@ def sentence(error: ApiError, doing: str, who: str, sent: Mapping[str, str], roo
     return f"Proxmox VE failed while {doing}: {error.message or f'status {error.status}'}"
 
 
+def as_object(answer: Any, doing: str, who: str) -> dict[str, Any]:
+    """An answer that has to be an object. Raises PveError: a proxy's or a portal's page is none."""
+    if not isinstance(answer, dict) or set(answer) == {"errors"}:  # what proxmoxer makes of a page
+        raise PveError(_not_pve(answer, doing, who))
+    return answer
+
+
+def as_objects(answer: Any, doing: str, who: str) -> list[dict[str, Any]]:
+    """An answer that has to be a list of objects; [] for none. Raises PveError."""
+    if answer is None:
+        return []
+    if not isinstance(answer, list) or not all(isinstance(one, dict) for one in answer):
+        raise PveError(_not_pve(answer, doing, who))
+    return answer
+
+
+def _not_pve(answer: Any, doing: str, who: str) -> str:
+    return (
+        f"while {doing} as {who}, something answered that is no Proxmox VE API ({answer!r:.80}): check api_host and "
+        "api_port, and what stands between"
+    )
+
+
 def is_upid(value: Any) -> bool:
     """Whether an answer is the number of a task that goes on."""
     return isinstance(value, str) and bool(UPID.fullmatch(value))
@@ -118,7 +147,7 @@ def wait(api: Api, upid: str, timeout_s: float, doing: str, sleep: Callable[[flo
     end = time.monotonic() + timeout_s
     delay = 0.1
     while True:
-        status = api.call("GET", f"{path}/status")
+        status = as_object(api.call("GET", f"{path}/status"), doing, api.who)
         if status.get("status") != "running":
             break
         if time.monotonic() > end:
@@ -136,7 +165,7 @@ def wait(api: Api, upid: str, timeout_s: float, doing: str, sleep: Callable[[flo
 def _log(api: Api, path: str) -> list[str]:
     """The last lines of a task's log; [] when it cannot be read, as the failure itself counts more."""
     try:
-        lines = api.call("GET", f"{path}/log", {"limit": "500"})
+        lines = as_objects(api.call("GET", f"{path}/log", {"limit": "500"}), "reading a log", api.who)
     except (ApiError, PveError):
         return []
-    return [str(line.get("t", "")) for line in lines or []][-LOG_LINES:]
+    return [str(line.get("t", "")) for line in lines][-LOG_LINES:]

@@ -8,11 +8,13 @@ it is used for this alone, in few calls, and everything after goes over ssh.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from .api import check_vmid
 from .shell import Shell, ShellError
 
 # The environment of whoever calls pct leaks into the container, its PATH included.
@@ -87,13 +89,22 @@ def parse(text: str) -> Seen:
             seen.system = value.strip()
         elif kind == "has":
             seen.has.add(value)
-        elif kind == "host":
-            seen.host_keys.append(" ".join(value.split()[:2]))
-        elif kind == "address":
+        elif kind == "host" and _KEY.match(value):
+            seen.host_keys.append(key_of(value))
+        elif kind == "address" and _is_address(value):
             seen.addresses.append(value)
         elif kind == "key" and _KEY.search(value):
             seen.keys.add(key_of(value))
     return seen
+
+
+def _is_address(text: str) -> bool:
+    """The container says it, and ssh gets it as an argument: "-oProxyCommand=..." must not come through."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def inside(shell: Shell, vmid: int, script: str, arguments: list[str], timeout_s: float) -> str:
@@ -108,7 +119,10 @@ def ensure(
 
     In check mode nothing is done. Raises ShellError or ValueError.
     """
-    wanted = {key_of(line): line.strip() for line in keys}
+    check_vmid(vmid)
+    # An entry may be a whole file of keys.
+    lines = [line.strip() for entry in keys for line in entry.splitlines()]
+    wanted = {key_of(line): line for line in lines if line and not line.startswith("#")}
     seen = _settled(shell, vmid, timeout_s, sleep)
     steps: list[tuple[str, str, list[str]]] = []
     if not {"python3", "sshd"} <= seen.has:

@@ -55,11 +55,11 @@ class Container:
     def look(self) -> None:
         """Read the container anew. Raises PveError."""
         doing = f"reading container {self.vmid}"
-        answer = dict(self.call("GET", f"{self.path}/config", doing))
+        answer = dict(pve_api.as_object(self.call("GET", f"{self.path}/config", doing), doing, self.api.who))
         self.digest = str(answer.pop("digest", ""))
         answer.pop("lxc", None)  # the raw lines, which are read from the file where they can be changed
         self.config = {key: str(value) for key, value in answer.items()}
-        status = self.call("GET", f"{self.path}/status/current", doing)
+        status = pve_api.as_object(self.call("GET", f"{self.path}/status/current", doing), doing, self.api.who)
         self.running = status.get("status") == "running"
         self.ha = str((status.get("ha") or {}).get("managed", 0)) == "1"
         if self.api.shell:
@@ -74,7 +74,8 @@ class Container:
 
     def pending(self) -> list[str]:
         """The keys that take effect with a restart; raw lines by their key."""
-        answer = self.call("GET", f"{self.path}/pending", f"reading what is pending of container {self.vmid}")
+        doing = f"reading what is pending of container {self.vmid}"
+        answer = pve_api.as_objects(self.call("GET", f"{self.path}/pending", doing), doing, self.api.who)
         found = [str(item["key"]) for item in answer if "pending" in item or str(item.get("delete", 0)) != "0"]
         if self.running and self.api.shell and self.conf is not None:
             running = self.api.shell.read(shell.RUNNING.format(vmid=self.vmid))
@@ -86,9 +87,9 @@ class Container:
         """The addresses of a running container, without its loopback; [] while it has none."""
         if not self.running:
             return []
-        answer = self.call("GET", f"{self.path}/interfaces", f"reading the addresses of container {self.vmid}") or []
+        doing = f"reading the addresses of container {self.vmid}"
         found = []
-        for interface in answer:
+        for interface in pve_api.as_objects(self.call("GET", f"{self.path}/interfaces", doing), doing, self.api.who):
             if interface.get("name") != "lo":
                 texts = [str(interface.get(key) or "") for key in ("inet", "inet6")]
                 found += [text.partition("/")[0] for text in texts if text and not text.startswith("fe80:")]
@@ -110,7 +111,7 @@ class Container:
     def raw_target(self, wanted: list[note.RawLine], migrate: bool) -> tuple[list[note.RawLine], list[note.RawLine]]:
         """(the raw lines that are there, the raw lines as they should be)."""
         lines = raw.lines_of(self.conf or "")
-        ours = note.raw_lines(self.there.get("description", ""))
+        ours = raw.noted(self.there.get("description", ""))
         return lines, raw.target(lines, ours, wanted, migrate)
 
     def write_raw(self, lines: list[note.RawLine]) -> None:
@@ -177,10 +178,11 @@ class Container:
 
 def find(api: Api, vmid: int | None, hostname: str | None) -> list[dict[str, Any]]:
     """Guests of the cluster with this number, or containers of this name. Raises PveError."""
+    doing = "looking for the container"
     try:
-        answer = api.call("GET", "/cluster/resources", {"type": "vm"})
+        answer = pve_api.as_objects(api.call("GET", "/cluster/resources", {"type": "vm"}), doing, api.who)
     except ApiError as error:
-        raise PveError(pve_api.sentence(error, "looking for the container", api.who, {}, [])) from error
+        raise PveError(pve_api.sentence(error, doing, api.who, {}, [])) from error
     if vmid is not None:
         return [one for one in answer if int(one["vmid"]) == vmid]
     return [one for one in answer if one.get("type") == "lxc" and one.get("name") == hostname]

@@ -80,6 +80,8 @@ def plain_text(key: str, value: Any) -> str:
     text = str(value).strip()
     if not text:
         return ""
+    if not text.isprintable():
+        raise ValueError(f"{key}: {text!r} has a line break or another control character")
     if kind == "bool":
         return properties.boolean(value)
     if kind in ("int", "number"):

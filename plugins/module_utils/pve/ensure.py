@@ -76,6 +76,8 @@ class _Job:
 
     def run(self) -> Result:
         state = self.options["state"]
+        if self.options.get("vmid") is not None:
+            pve_api.check_vmid(self.options["vmid"])
         found = find(self.api, self.options.get("vmid"), self.options.get("hostname"))
         if not found and state == "absent":
             self.result.vmid = self.options.get("vmid")
@@ -107,7 +109,10 @@ class _Job:
         else:
             self.result.node = self.result.node or self.only_node()
             if vmid is None:
-                vmid = int(self.ask("/cluster/nextid", "asking for a free vmid"))
+                told = self.ask("/cluster/nextid", "asking for a free vmid")
+                if not str(told).isdecimal():
+                    raise PveError(f"vmid: the cluster tells no free one ({told!r:.80}): name one")
+                vmid = int(told)
         self.result.vmid = vmid
         return Container(self.api, self.result.node, vmid, float(self.options["timeout"]), self.sleep)
 
@@ -121,7 +126,8 @@ class _Job:
         """The node for a new container where none is named."""
         if self.api.shell:
             return self.api.shell.check(["hostname", "-s"]).strip()
-        nodes = sorted(str(one["node"]) for one in self.ask("/nodes", "listing the nodes"))
+        doing = "listing the nodes"
+        nodes = sorted(str(one["node"]) for one in pve_api.as_objects(self.ask("/nodes", doing), doing, self.api.who))
         if len(nodes) != 1:
             raise PveError(f"node: the cluster has {', '.join(nodes) or 'none'}: say on which the container is to be")
         return nodes[0]
@@ -275,7 +281,7 @@ class _Job:
     @staticmethod
     def raw_wanted(container: Container, declared: Declared) -> list[note.RawLine]:
         """The raw lines of ours, as declared."""
-        ours = note.raw_lines((container.config or {}).get("description", ""))
+        ours = raw.noted((container.config or {}).get("description", ""))
         return raw.wanted(declared.memlock, declared.shm_size, ours)
 
     def raw_lines(self, container: Container, declared: Declared) -> tuple[list[note.RawLine], list[note.RawLine]]:

@@ -85,6 +85,12 @@ class Https:
                 raise PveError(
                     f"{self.host} does not answer: check api_host, api_port and the network ({error})"
                 ) from error
+            except (requests.exceptions.RequestException, ValueError, LookupError, TypeError) as error:
+                # A proxy or a portal in between answers with a page, to which proxmoxer has no answer itself.
+                raise PveError(
+                    f"what answers at {self.host} is no Proxmox VE API: check api_host and api_port "
+                    f"({type(error).__name__}: {str(error)[:200]})"
+                ) from error
 
     def _once(self, method: str, path: str, parameters: Mapping[str, str] | None) -> Any:
         if self._client is None:

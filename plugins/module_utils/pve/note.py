@@ -45,10 +45,19 @@ def write(description: str, text: str | None, lines: Iterable[RawLine]) -> str:
     found = _BLOCK.search(description)
     if text is None:
         text = (_LINE.sub("", found.group(1)).strip("\n") if found else "") or DEFAULT
-    parts = [_BEGIN, text.strip("\n").replace(_BEGIN, "").replace(_END, "")]
+    parts = [_BEGIN, _without_marks(text).strip("\n")]
     parts += [f"<!-- {key}: {value} -->" for key, value in lines]
     block = "\n".join([*parts, _END]) + "\n"
     if found:
         return description[: found.start()] + block + description[found.end() :]
     before = description.rstrip("\n")
     return f"{before}\n\n{block}" if before else block
+
+
+def _without_marks(text: str) -> str:
+    """A text that cannot be taken for a mark or a line of ours, nor become one when those in it are taken out."""
+    while True:
+        plain = _LINE.sub("", text.replace(_BEGIN, "").replace(_END, ""))
+        if plain == text:
+            return text
+        text = plain

@@ -208,7 +208,7 @@ def _marks(plan: Plan, declared: Declared, config: Config, raw_lines: list[note.
     if wanted != there:
         plan.put["tags"] = ";".join(wanted)
     description = config.get("description", "")
-    lines = note.raw_lines(description) if raw_lines is None else raw_lines
+    lines = raw.noted(description) if raw_lines is None else raw_lines
     text = note.write(description, declared.description, lines)
     if text.rstrip("\n") != description.rstrip("\n"):
         plan.put["description"] = text

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from . import note
 from .note import RawLine
 from .properties import size_bytes
 
@@ -21,6 +22,12 @@ _SHM = "dev/shm"
 _RAW = re.compile(r"(lxc\.[a-z0-9_.-]+)(?::|\s*=)\s*(.*?)\s*")
 _ALLOW = re.compile(r"lxc\.cgroup2?\.devices\.allow")
 _DEVICE = re.compile(r"c\s+(\d+):(?:\d+|\*)\s+[rwm]+")
+#: What :func:`wanted` makes.
+_WRITTEN = re.compile(
+    r"lxc\.prlimit\.memlock: (?:unlimited|\d+)"
+    r"|lxc\.mount\.entry: tmpfs dev/shm tmpfs rw,nosuid,nodev,mode=1777,size=\d+,create=dir 0 0",
+    re.ASCII,
+)
 NVIDIA_MAJOR = 195
 # Majors that the kernel gives out itself, to nvidia-uvm and nvidia-caps among others.
 _GIVEN_OUT = (*range(234, 255), *range(384, 512))
@@ -34,6 +41,14 @@ def lines_of(conf: str) -> list[RawLine]:
 def _main(conf: str) -> list[str]:
     lines = conf.splitlines()
     return lines[: next((index for index, line in enumerate(lines) if line.startswith("[")), len(lines))]
+
+
+def noted(description: str) -> list[RawLine]:
+    """The raw lines that our block in a description names, as far as we could have written them.
+
+    Whoever may edit the description may not write raw lines: a hook that it names would run as root on the node.
+    """
+    return [line for line in note.raw_lines(description) if _WRITTEN.fullmatch(": ".join(line))]
 
 
 def wanted(memlock: str | None, shm_size: str | None, ours: Iterable[RawLine] = ()) -> list[RawLine]:

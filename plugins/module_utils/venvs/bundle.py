@@ -19,6 +19,7 @@ import json
 import os
 import posixpath
 import tarfile
+import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO
@@ -84,15 +85,17 @@ def write(path: str, lock: str, items: list[Requirement], target: Target, wheels
         with open(place, "rb") as source:
             listed[f"{WHEELS}/{name}"] = {"sha256": _sha256(source), "size": os.path.getsize(place)}
     manifest = Manifest(lock, lock_key(items), target.tag, target.platform, listed)
-    temporary = f"{path}.part"
+    # A name of its own: somebody else may be making the same bundle.
+    handle, temporary = tempfile.mkstemp(prefix=".bundle-", dir=os.path.dirname(os.path.abspath(path)))
     try:
-        with tarfile.open(temporary, "w", format=tarfile.GNU_FORMAT) as tar:
+        with os.fdopen(handle, "wb") as raw, tarfile.open(fileobj=raw, mode="w", format=tarfile.GNU_FORMAT) as tar:
             _add(tar, MANIFEST, (json.dumps(asdict(manifest), indent=1, sort_keys=True) + "\n").encode())
             _add(tar, LOCK, text)
             for name in names:
                 place = os.path.join(wheels, name)
                 with open(place, "rb") as source:
                     tar.addfile(_entry(f"{WHEELS}/{name}", os.path.getsize(place)), source)
+        os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     finally:
         if os.path.exists(temporary):
@@ -151,11 +154,13 @@ def _manifest(path: str, tar: tarfile.TarFile, first: tarfile.TarInfo | None) ->
         raise Unusable(f"{path} is no bundle: it does not begin with {MANIFEST}; {_AGAIN}")
     source = tar.extractfile(first)
     try:
-        raw = json.loads(source.read()) if source else None
+        raw = files.decode_json(source.read()) if source else None
         if not isinstance(raw, dict) or raw.get("schema") != SCHEMA:
             raise ValueError(f"its schema is not {SCHEMA}")
         made = Manifest(**{name: raw[name] for name in ("lock", "key", "tag", "platform", "files", "schema")})
         _check_files(made.files)
+        if made.size > os.path.getsize(path):  # nothing is compressed: the rest would be holes that fill the disk
+            raise ValueError("its files are larger than the bundle")
     except (ValueError, KeyError, TypeError) as error:
         raise Unusable(f"{path}: its manifest cannot be read ({error}): {_AGAIN}") from error
     return made
@@ -169,7 +174,7 @@ def _check_files(listed: Any) -> None:
         plain = base not in ("", ".", "..") and "\\" not in base and "\0" not in base
         if not (name == LOCK or (folder == WHEELS and plain and base.endswith(".whl"))):
             raise ValueError(f"it lists {name!r}")
-        if not isinstance(one["sha256"], str) or not isinstance(one["size"], int):
+        if not isinstance(one["sha256"], str) or type(one["size"]) is not int or one["size"] < 0:
             raise ValueError(f"it lists {name!r} without size and hash")
 
 

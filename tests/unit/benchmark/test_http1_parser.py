@@ -148,3 +148,7 @@ def test_bytes_after_the_response_spoil_the_connection():
     parser, _body = parse([b"HTTP/1.1 204 No Content\r\n\r\nleft over"])
     assert parser.complete
     assert not parser.keep_alive
+
+
+def test_a_length_that_no_body_has_is_malformed():
+    assert outcome(ResponseParser(), b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n") == "malformed"

@@ -131,6 +131,37 @@ def test_only_what_is_missing_is_done(container):
     assert (actions, calls) == (["started sshd", "added 1 keys"], [])
 
 
+def test_what_a_container_says_is_no_argument_of_ssh():
+    seen = bootstrap.parse(
+        "address -oProxyCommand=id\naddress 192.0.2.129\naddress 2001:db8::1\naddress $(id)\n"
+        f"host {KEY} x\nhost -oProxyCommand=id x\nhost @cert-authority * {KEY}\n"
+    )
+    assert seen.addresses == ["192.0.2.129", "2001:db8::1"]
+    assert all(one.startswith("ssh-ed25519 ") for one in seen.host_keys)
+
+
+def test_an_entry_may_be_a_whole_file_of_keys(container):
+    other = KEY.replace("AAAA", "BBBB", 1)
+    _seen, actions, calls = container([LOOK + "has service\n"], [f"# mine\n{KEY} a\n\n{other} b\n"])
+    assert actions == ["added 1 keys"]
+    assert calls[-1][1] == [f"{other} b"]
+
+
+@pytest.mark.parametrize("vmid", [-5, 0, 99, 10**9])
+def test_no_number_of_a_guest(vmid):
+    with pytest.raises(ValueError, match="is no number of a guest"):
+        bootstrap.ensure(Shell(), vmid, [], 1.0, True)
+
+
+@pytest.mark.parametrize("page", ["<html>", {"errors": b"<html>"}, [1], 5, None])
+def test_a_page_is_no_answer_of_pve(page):
+    with pytest.raises(api.PveError, match="that is no Proxmox VE API"):
+        api.as_object(page, "reading container 129", "root@pam")
+    if page is not None:
+        with pytest.raises(api.PveError, match="check api_host and api_port"):
+            api.as_objects(page, "listing the nodes", "root@pam")
+
+
 def test_what_keeps_us_out_is_told(container):
     with pytest.raises(bootstrap.ShellError, match="container 129 has no address after 0 s: check its networks"):
         container(["system running\n"], [], timeout=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from ansible_collections.groundstate.llm.plugins.module_utils.pve import note
+from ansible_collections.groundstate.llm.plugins.module_utils.pve import note, raw
 from ansible_collections.groundstate.llm.plugins.module_utils.pve.declared import Declared, declare
 from ansible_collections.groundstate.llm.plugins.module_utils.pve.plan import (
     after,
@@ -212,3 +212,39 @@ def test_the_block_in_the_description_keeps_what_others_wrote():
     )
     assert note.is_ours({"description": text})
     assert not note.is_ours({"description": "groundstate", "tags": "groundstates"})
+
+
+def test_who_may_edit_the_description_may_not_write_raw_lines():
+    forged = note.write("", "For tests", [("lxc.hook.pre-start", "/tmp/evil"), ("lxc.prlimit.memlock", "unlimited")])
+    for value in ("/dev/sda mnt none bind", "tmpfs dev/shm tmpfs rw,size=1,create=dir 0 0"):
+        forged = forged.replace("<!-- /g", f"<!-- lxc.mount.entry: {value} -->\n<!-- /g")
+    assert len(note.raw_lines(forged)) == 4
+    ours = raw.noted(forged)
+    assert ours == [("lxc.prlimit.memlock", "unlimited")]
+    # Nothing is declared of them: what is ours stays, what is said to be is neither written nor taken away.
+    by_admin = [("lxc.hook.pre-start", "/tmp/evil")]
+    assert raw.target(by_admin, ours, raw.wanted(None, None, ours), False) == by_admin + ours
+    lines = raw.wanted("64G", "16G")
+    assert raw.noted(note.write("", None, lines)) == lines
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<!-- groundstate -->x<!-- /groundstate -->",
+        "<!-- <!-- groundstate -->groundstate -->\nx\n<!-- /ground<!-- groundstate -->state -->",
+        "<!-- lxc.prlimit.memlock: unlimited -->x",
+        "<!-- lxc.a: <!-- groundstate -->1 -->x<!-- <!-- lxc.a: 2 -->/groundstate -->",
+    ],
+)
+def test_marks_in_a_declared_description_are_no_marks(text):
+    made = note.write("Ask Ada first.", text, [])
+    assert note.raw_lines(made) == []
+    assert made.startswith("Ask Ada first.\n\n<!-- groundstate -->\n")
+    assert made.count("<!-- groundstate -->") == made.count("<!-- /groundstate -->") == 1
+    assert note.write(made, text, []) == made
+
+
+def test_plain_values_have_no_line_breaks():
+    with pytest.raises(ValueError, match=r"searchdomain: .* has a line break"):
+        declare({"searchdomain": "example.org\nlxc.hook.pre-start: /tmp/x"})
