@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import control, engine_parser, holders, nvidia, procfs, resolved, server_env, server_metrics, servers
+from . import control, engine_parser, files, holders, nvidia, procfs, resolved, server_env, server_metrics, servers
 from .engines import get_engine
 from .engines.base import Request
 from .probe import Reply, ask
