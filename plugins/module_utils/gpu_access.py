@@ -78,8 +78,14 @@ def userland_versions(folders: tuple[str, ...] = _LIBRARIES) -> list[str]:
     return sorted(found)
 
 
-def version_problem(kernel: str, userland: list[str]) -> str:
-    """What is wrong with the versions, and what helps; "" when they are equal."""
+def version_problem(kernel: str, userland: list[str], works: bool = False) -> str:
+    """What is wrong with the versions, and what helps; "" when they are equal.
+
+    ``works``: CUDA computes. Then a version that cannot be read here is hidden, not missing: some virtual machines and
+    sandboxes show neither /proc/driver/nvidia nor the libraries at their usual places.
+    """
+    if works and not (kernel and userland):
+        return ""
     if not kernel:
         return "no NVIDIA driver is loaded: load it on the node (role proxmox_node_gpu)"
     remedy = (

@@ -116,7 +116,7 @@ def examine(given: dict) -> dict:
     cuda = cuda_probe.run(given["timeout"])
     shm, memlock = gpu_access.shm_bytes(), gpu_access.memlock_bytes()
     problems = [f"{one.path}: {one.why}" for one in nodes if one.state != "open"]
-    problems += [text for text in (gpu_access.version_problem(kernel, userland),) if text]
+    problems += [text for text in (gpu_access.version_problem(kernel, userland, cuda.works),) if text]
     if not cuda.works:
         problems.append(f"CUDA does not work: {cuda.why}")
     elif len(cuda.devices) < given["gpus"]:

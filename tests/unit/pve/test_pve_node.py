@@ -285,6 +285,14 @@ def test_versions(tmp_path):
     assert "no NVIDIA driver is loaded" in gpu_access.version_problem("", ["595.45.04"])
 
 
+@pytest.mark.parametrize(("kernel", "userland"), [("", []), ("", ["595.45.04"]), ("595.45.04", [])])
+def test_where_cuda_computes_a_version_that_cannot_be_seen_is_no_problem(kernel, userland):
+    """Seen on two H200 in a virtual machine without /proc/driver/nvidia, the libraries in a folder of their own."""
+    assert gpu_access.version_problem(kernel, userland, works=True) == ""
+    assert gpu_access.version_problem(kernel, userland) != ""
+    assert "the kernel runs driver 595.45.04" in gpu_access.version_problem("595.45.04", ["570.1"], works=True)
+
+
 def test_limits():
     assert gpu_access.limit_problems(1 << 30, None, 1 << 30, 1 << 26) == []
     shm, memlock = gpu_access.limit_problems(1 << 26, 1 << 23, 1 << 30, 1 << 26)
