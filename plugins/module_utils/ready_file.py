@@ -72,7 +72,7 @@ class Kept:
         for name, kinds in _ENTRIES.items():
             if not all(isinstance(one, list) and [type(item) for item in one] == kinds for one in known[name]):
                 return cls()
-        if not all(type(one) is int for one in known["pids"]):
+        if not all(isinstance(one, int) and not isinstance(one, bool) for one in known["pids"]):
             return cls()
         try:
             known["memory"] = oom.Group(**known["memory"]) if known["memory"] else None
@@ -89,7 +89,7 @@ class Kept:
     def dead(self) -> list[str]:
         """What of the server has died (zombies included), in words that are a subject; [] when all of it lives."""
         known = [(f"the worker of rank {rank}", pid, start) for rank, pid, start in self.workers]
-        known += [(title, pid, start) for title, pid, start in self.parts]
+        known.extend((part[0], part[1], part[2]) for part in self.parts)
         return [f"{what} (process {pid})" for what, pid, start in known if not procfs.alive(pid, start)]
 
     def save(self, folder: str, start_id: str) -> None:

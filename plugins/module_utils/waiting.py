@@ -201,7 +201,7 @@ class Waiter:
             self.server_died()
         self.probes.first_s.setdefault("process", round(self.elapsed(), 3))
         watched = [(f"worker of rank {rank}", pid, start) for pid, (rank, start) in self.workers.items()]
-        for what, pid, start in watched + [(title, pid, start) for title, pid, start in self.kept.parts]:
+        for what, pid, start in watched + [(part[0], part[1], part[2]) for part in self.kept.parts]:
             if not procfs.alive(pid, start):
                 # A server that dies takes its workers along, in no certain order, and knows more of why.
                 if not ending.wait_gone([_process(self.record.pid, self.record.pid_start)], ROOT_FOLLOWS_S):

@@ -179,7 +179,7 @@ class Index:
         except HistoryError as error:
             # Damage is told as this very class. Its subclasses are for what is busy, full, not writable, or asked
             # wrongly: no reason to throw the file away.
-            if type(error.__cause__) is not sqlite3.DatabaseError:
+            if error.__cause__.__class__ is not sqlite3.DatabaseError:
                 raise
             self.store.discard()
             return self._refresh(None)

@@ -174,7 +174,8 @@ def _check_files(listed: Any) -> None:
         plain = base not in ("", ".", "..") and "\\" not in base and "\0" not in base
         if not (name == LOCK or (folder == WHEELS and plain and base.endswith(".whl"))):
             raise ValueError(f"it lists {name!r}")
-        if not isinstance(one["sha256"], str) or type(one["size"]) is not int or one["size"] < 0:
+        size = one["size"]
+        if not isinstance(one["sha256"], str) or not isinstance(size, int) or isinstance(size, bool) or size < 0:
             raise ValueError(f"it lists {name!r} without size and hash")
 
 

@@ -151,7 +151,8 @@ class _Reader:
     def _hunk(self) -> Hunk:
         header = self._peek()
         match = _HUNK.fullmatch(header)
-        assert match is not None  # the caller looked
+        if match is None:  # the caller looked
+            raise PatchError(f"line {self._at + 1} begins no hunk")
         counts = {b"-": int(match[2] or 1), b"+": int(match[4] or 1)}
         left = dict(counts)
         shown = header.decode("utf-8", "backslashreplace")
