@@ -91,6 +91,7 @@ def describe(parser: argparse.ArgumentParser) -> dict[str, Any]:
 
 
 def main() -> None:
+    # The engine's own parser is what is asked, at the moment at which it would parse: nothing else sees all of it.
     argparse._ActionsContainer.add_argument = _remember_caller  # type: ignore[method-assign]
     argparse.ArgumentParser.parse_known_args = _answer  # type: ignore[method-assign]
     global _version

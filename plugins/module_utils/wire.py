@@ -237,7 +237,10 @@ class Wire:
         if self.closed:
             return
         self.closed = True
-        nothing: Any = lambda *_unused: None  # noqa: E731
+
+        def nothing(*_unused: Any) -> None:
+            """Who asked is no longer there."""
+
         self.on_data = self.on_lost = nothing
         with contextlib.suppress(OSError, ValueError, RuntimeError):
             self._loop.remove_reader(self.sock)

@@ -15,6 +15,8 @@ description:
   - Applies declared patches to installed files, all of them or none, and takes back those that are declared no longer.
     They are always applied to what the wheel has, exactly, without any fuzz.
   - The environment need not have been made by Groundstate.
+extends_documentation_fragment:
+  - groundstate.llm.wheels
 options:
   path:
     description: The environment, a folder with C(bin/python), or the link to it.
@@ -71,24 +73,6 @@ options:
     description: V(uv), V(pip), the path of a uv, or V(auto) for uv where it runs and pip elsewhere.
     type: str
     default: auto
-  index_url:
-    description: Package index that a repair uses instead of the host's.
-    type: str
-    default: ""
-  extra_index_urls:
-    description: Further indexes.
-    type: list
-    elements: str
-    default: []
-  find_links:
-    description: Folders or pages with wheels.
-    type: list
-    elements: str
-    default: []
-  torch_index:
-    description: One more index, for builds of torch that the others do not have.
-    type: str
-    default: ""
   bundle:
     description: Path on the host of a bundle with the wheels. When it is there, a repair asks no index.
     type: path

@@ -35,6 +35,7 @@ _GIVEN_OUT = (*range(234, 255), *range(384, 512))
 
 def lines_of(conf: str) -> list[RawLine]:
     """The raw lines of the container itself; not those of its snapshots, which follow under [name]."""
+    # The pattern has as many groups as a RawLine has parts, which mypy cannot know.
     return [found.groups() for line in _main(conf) if (found := _RAW.fullmatch(line))]  # type: ignore[misc]
 
 

@@ -282,6 +282,6 @@ def test_a_tolerance_that_is_no_share_is_refused(tolerance):
 
 
 def test_what_may_be_asked_for_is_accepted():
-    verdict.check_looks([1])
-    verdict.check_looks([3, 5, 8])
-    verdict.check_tolerance(0.0)
+    assert verdict.check_looks([1]) is None
+    assert verdict.check_looks([3, 5, 8]) is None
+    assert verdict.check_tolerance(0.0) is None
