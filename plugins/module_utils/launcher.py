@@ -255,6 +255,8 @@ def remove_unit(server: str) -> bool:
         return False
     os.unlink(path)
     _systemctl("daemon-reload")
+    # One that was killed stays listed as failed, without its file, until it is forgotten.
+    _systemctl("reset-failed", unit_name(server), check=False)
     return True
 
 

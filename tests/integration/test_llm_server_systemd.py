@@ -73,7 +73,7 @@ def test_a_unit_is_started_recorded_and_removed(units, tmp_path):
     assert not record.running()
     assert servers.load(home, "gen").state == "stopped"
     control.remove(home, "gen")
-    assert calls(units)[-1] == "daemon-reload"
+    assert calls(units)[-2:] == ["daemon-reload", f"reset-failed {unit}"]
     assert not (units / unit).exists()
     assert not (tmp_path / "home/servers/gen").exists()
 

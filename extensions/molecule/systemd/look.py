@@ -41,6 +41,7 @@ def marked():
     ]
 
 
+run("journalctl", "--sync")  # what was just said may still be on its way into the journal
 shown = dict(line.partition("=")[::2] for line in run("systemctl", "show", UNIT).splitlines())
 pid = int(shown.get("MainPID", "0"))
 print(
