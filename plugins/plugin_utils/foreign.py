@@ -113,14 +113,8 @@ def _iso(text: Any) -> float | None:
     return _stamp(match.group(1), "%Y-%m-%dT%H:%M:%S") if match else None
 
 
-# --- vllm bench serve ----------------------------------------------------------------------------------
-
-
-def _is_vllm(document: dict[str, Any]) -> bool:
-    return {"mean_ttft_ms", "mean_tpot_ms", "output_throughput", "model_id"} <= set(document)
-
-
-def _vllm(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _serving_level(document: dict[str, Any]) -> dict[str, Any]:
+    """The one level of a result of vLLM's or SGLang's benchmark, whose common ancestor gave the numbers their names."""
     level = _level(
         document.get("max_concurrency"),
         document["mean_ttft_ms"],
@@ -130,6 +124,18 @@ def _vllm(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
         document.get("failed"),
     )
     level.update(_lengths(document["total_input_tokens"], document["total_output_tokens"], document["completed"]))
+    return level
+
+
+# --- vllm bench serve ----------------------------------------------------------------------------------
+
+
+def _is_vllm(document: dict[str, Any]) -> bool:
+    return {"mean_ttft_ms", "mean_tpot_ms", "output_throughput", "model_id"} <= set(document)
+
+
+def _vllm(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    level = _serving_level(document)
     # The Python client writes local time without a zone: as good as it gets.
     when = _iso(document.get("date")) or _stamp(document.get("date"), "%Y%m%d-%H%M%S")
     yield {"source": "vllm bench serve", "model": document["model_id"], "engine": None, "when": when, "levels": [level]}
@@ -149,15 +155,7 @@ def _is_sglang(document: dict[str, Any]) -> bool:
 
 
 def _sglang(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    level = _level(
-        document.get("max_concurrency"),
-        document["mean_ttft_ms"],
-        document["mean_tpot_ms"],
-        document["output_throughput"],
-        document["completed"],
-        document.get("failed"),
-    )
-    level.update(_lengths(document["total_input_tokens"], document["total_output_tokens"], document["completed"]))
+    level = _serving_level(document)
     told = document.get("server_info") or {}
     model = document.get("model_id") or told.get("served_model_name") or told.get("model_path") or document.get("model")
     engine = "sglang" if str(document["backend"]).startswith("sglang") else None
