@@ -16,7 +16,7 @@ _SILENT = SPEAKING | {
     f"{collection}{name}"
     for collection, names in (
         ("groundstate.llm.", ("show",)),
-        *((prefix, ("assert", "set_fact", "set_stats", "meta")) for prefix in ("", "ansible.builtin.")),
+        *((prefix, ("assert", "set_fact", "meta", "validate_argument_spec")) for prefix in ("", "ansible.builtin.")),
         *((prefix, ("include_role", "include_tasks", "include_vars")) for prefix in ("", "ansible.builtin.")),
     )
     for name in names
