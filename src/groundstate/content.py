@@ -31,7 +31,7 @@ def inventories() -> dict[str, Path]:
 
 
 def plugin(name: str) -> Any:
-    """A module of the collection's plugins, such as "module_utils.files". Raises FileNotFoundError when it is not there."""
+    """A module of the collection's plugins, such as "module_utils.files". FileNotFoundError when it is not there."""
     root = str(collections_root())
     if root not in sys.path:  # a checkout keeps its collection elsewhere
         sys.path.insert(0, root)

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from dataclasses import dataclass
 from typing import Protocol, TextIO
 
 from rich.console import Console, Group
@@ -22,8 +23,8 @@ MOST_HOSTS = 12  # in the live table
 class Display(Protocol):
     """Shows a run."""
 
-    def text(self, text: str) -> None:
-        """Lines that ansible-playbook printed."""
+    def text(self, text: str, progress: bool = False) -> None:
+        """Lines that ansible-playbook printed. ``progress``: they only say how far a host is, an event says it, too."""
 
     def event(self, event: Event) -> None:
         """One of our events."""
@@ -55,7 +56,7 @@ class Plain:
     def __init__(self, stream: TextIO) -> None:
         self._out = _Out(stream)
 
-    def text(self, text: str) -> None:
+    def text(self, text: str, progress: bool = False) -> None:
         self._out.line(text)
 
     def event(self, event: Event) -> None:
@@ -71,7 +72,7 @@ class Json:
     def __init__(self, stream: TextIO) -> None:
         self._out = _Out(stream)
 
-    def text(self, text: str) -> None:
+    def text(self, text: str, progress: bool = False) -> None:
         """The events say it."""
 
     def event(self, event: Event) -> None:
@@ -81,6 +82,15 @@ class Json:
         """Nothing is open."""
 
 
+@dataclass
+class _Row:
+    """What a host does now."""
+
+    event: Event  # its host_start
+    began: float
+    far: str = ""
+
+
 class Terminal:
     """The lines, and below them what every host does now: step, phase, elapsed, and how long it still needs."""
 
@@ -88,14 +98,13 @@ class Terminal:
         self._console, self._kind, self._durations = console, kind, durations
         self._began = time.monotonic()
         self._play = ""
-        # host -> (phase and step, step's key, when it began, how far it is)
-        self._now: dict[str, tuple[str, str, float, str]] = {}
+        self._rows: dict[str, _Row] = {}
         self._gone = False
-        self._live = Live(get_renderable=self._table, console=console, refresh_per_second=4, transient=True)
+        self._live = Live(get_renderable=self.table, console=console, refresh_per_second=4, transient=True)
         self._live.start()
 
-    def text(self, text: str) -> None:
-        if self._gone:
+    def text(self, text: str, progress: bool = False) -> None:
+        if self._gone or progress:
             return
         try:
             self._console.print(Text.from_ansi(text), soft_wrap=True, highlight=False)
@@ -107,12 +116,11 @@ class Terminal:
         if kind == "play_start":
             self._play = event["play"]
         elif kind == "host_start":
-            key = step_key(event)
-            self._now[host] = (": ".join(filter(None, (event["phase"], event["step"]))), key, time.monotonic(), "")
-        elif kind == "host_progress" and host in self._now:
-            self._now[host] = (*self._now[host][:3], event["text"])
+            self._rows[host] = _Row(event, time.monotonic())
+        elif kind == "host_progress" and host in self._rows:
+            self._rows[host].far = event["text"]
         elif kind == "host_end":
-            self._now.pop(host, None)
+            self._rows.pop(host, None)
 
     def close(self) -> None:
         try:
@@ -120,19 +128,25 @@ class Terminal:
         except (OSError, ValueError):
             self._gone = True
 
-    def _table(self) -> Group:
-        table = Table.grid(padding=(0, 2))
-        for column in ("host", "step", "elapsed", "left"):
-            numbers = column in ("elapsed", "left")
-            table.add_column(no_wrap=True, justify="right" if numbers else "left", overflow="ellipsis")
+    def table(self) -> Group:
+        """What is shown below the lines. It is called from a thread of the display."""
+        rows = sorted(self._rows.items(), key=lambda item: item[0])
+        table = Table.grid(padding=(0, 2), expand=True)
+        table.add_column(no_wrap=True, style="bold")
+        table.add_column(no_wrap=True)
+        table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+        table.add_column(no_wrap=True, overflow="ellipsis", ratio=1, style="dim")
+        table.add_column(no_wrap=True, justify="right")
+        table.add_column(no_wrap=True, justify="right")
         now = time.monotonic()
-        hosts = sorted(self._now.items())  # a copy: this runs in a thread of the display
-        for host, (title, key, began, far) in hosts[:MOST_HOSTS]:
-            left = self._durations.remaining(self._kind, host, key, now - began)
-            words = Text(title).append(f"  {far}", style="dim") if far else Text(title)
-            table.add_row(Text(host, style="bold"), words, _short(now - began), f"~{_short(left)} left" if left else "")
-        rest = len(hosts) - MOST_HOSTS
-        head = f"{self._play}, {_short(now - self._began)}" + (f", {rest} more hosts at work" if rest > 0 else "")
+        for host, row in rows[:MOST_HOSTS]:
+            spent = now - row.began
+            left = self._durations.remaining(self._kind, host, step_key(row.event), spent)
+            words = [host, row.event["phase"], row.event["step"], row.far, _short(spent)]
+            table.add_row(*map(Text, words), f"about {_short(left)} left" if left else "")
+        rest = len(rows) - MOST_HOSTS
+        more = f", {rest} more hosts at work" if rest > 0 else ""
+        head = f"{self._play or 'Starting'}, {_short(now - self._began)}{more}"
         return Group(Text(head, style="dim"), table)
 
 

@@ -96,9 +96,10 @@ class _Run:
 
     def handle(self, raw: Event) -> bool:
         """An event of ansible-runner. False: it shall not keep it on disk."""
+        events = list(self.translator.translate(raw))
         if text := text_of(raw):
-            self.shown.text(text)
-        for event in self.translator.translate(raw):
+            self.shown.text(text, progress=any(one["event"] == "host_progress" for one in events))
+        for event in events:
             if event["event"] == "host_start":
                 key = progress.step_key(event)
                 left = self.durations.remaining(self.request.kind, event["host"], key, 0.0)
