@@ -15,7 +15,12 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 DATA = ROOT / "tests" / "data" / "cli"
 DOCUMENTED = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
-SECRETS = {"extra": "e7Lq-extra-variable", "api_key": "k3Vz-api-key", "vault": "p9Xw-vault-password", "kept": "v1Bn-vaulted"}
+SECRETS = {
+    "extra": "e7Lq-extra-variable",
+    "api_key": "k3Vz-api-key",
+    "vault": "p9Xw-vault-password",
+    "kept": "v1Bn-vaulted",
+}
 
 
 def normal(text: str, site) -> str:
@@ -103,7 +108,9 @@ def vaulted(site) -> Path:
     inventory = site.work / "secret.yml"
     host = "ansible_connection: local\n      ansible_python_interpreter: '{{ ansible_playbook_python }}'"
     value = done.stdout.replace("\n", "\n      ").rstrip()
-    inventory.write_text(f"all:\n  hosts:\n    here:\n      {host}\n      api_key: {SECRETS['api_key']}\n      {value}\n")
+    inventory.write_text(
+        f"all:\n  hosts:\n    here:\n      {host}\n      api_key: {SECRETS['api_key']}\n      {value}\n"
+    )
     return inventory
 
 
