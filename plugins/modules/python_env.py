@@ -191,9 +191,8 @@ import time
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.venvs import build, patches
+from ..module_utils.venvs import build, installers, patches
 from ..module_utils.venvs.extras import Alias, Extras
-from ..module_utils.venvs.installers import Sources
 from ..module_utils.venvs.requirements import normal
 
 
@@ -215,9 +214,7 @@ def specification(params: dict) -> build.Spec:
         forbidden=tuple(normal(name) for name in params["forbidden"]),
         imports=tuple(params["imports"]),
         installer=params["installer"],
-        sources=Sources(
-            params["index_url"], tuple(params["extra_index_urls"]), tuple(params["find_links"]), params["torch_index"]
-        ),
+        sources=installers.sources(params),
         bundle=params["bundle"] or "",
         size_mib=params["size_mib"],
         keep=max(1, params["keep"]),
@@ -271,7 +268,10 @@ def main() -> None:
         supports_check_mode=True,
     )
     started = time.monotonic()
-    spec = specification(module.params)
+    try:
+        spec = specification(module.params)
+    except ValueError as error:
+        module.fail_json(msg=str(error))
     # An index's password must not come back in a result or a message.
     module.no_log_values.update(spec.sources.secrets())
     try:

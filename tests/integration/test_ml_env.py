@@ -317,6 +317,16 @@ def test_the_module_says_in_check_mode_what_it_would_make_then_makes_it_and_then
     assert os.listdir(os.path.dirname(spec.path)) == []
 
 
+@pytest.mark.parametrize("installer", ["uv", "pip"])
+def test_no_index_has_to_answer_where_none_is_wanted(spec, installer, monkeypatch):
+    # The host's own settings name an index that does not answer; uv would give up at it.
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
+    made = run_module({**arguments(spec), "index_url": "none", "installer": installer})
+    assert made["changed"] is True
+    assert say(made["path"]) == "engine"
+
+
 def test_the_password_of_an_index_is_in_no_message(spec):
     secret = "s3cr3t-of-the-index"
     asked = {**arguments(spec), "requirements": "nothing==1\n", "index_url": f"http://user:{secret}@127.0.0.1:9/simple"}
