@@ -9,7 +9,20 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import drain, ending, gpu_clocks, gpu_view, kernel_log, leftovers, nvidia, ports, procfs, reset_plan, servers, units
+from . import (
+    drain,
+    ending,
+    gpu_clocks,
+    gpu_view,
+    kernel_log,
+    leftovers,
+    nvidia,
+    ports,
+    procfs,
+    reset_plan,
+    servers,
+    units,
+)
 from .gpu_view import Look
 from .nvidia import MIB, Gpu
 from .reset_plan import Item, Plan, Policy
@@ -126,7 +139,8 @@ class Reset:
         result["ended"] = self.work.ended
         result["clocks"] = self._clocks(check)
         result["warnings"] = self.work.warnings
-        result["changed"] = bool(result["removed"] or result["clocks"]) or any(one["gone"] or check for one in self.work.ended)
+        ended = any(one["gone"] or check for one in self.work.ended)
+        result["changed"] = bool(result["removed"] or result["clocks"]) or ended
         self._judge_ports(result["ports"])
         if self.work.problems:
             raise ResetError("; ".join(self.work.problems), result)

@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Set persistence mode, power limit and locked clocks of GPUs, and put them back to what was there before.
 
-What was there is written to ``<home>/gpu_clocks.json`` before the first change, so that whatever happens to the run, the
-next one, a reset or a teardown can put it back. What the driver refuses half-way is undone at once.
+What was there is written to ``<home>/gpu_clocks.json`` before the first change, so that whatever happens to the run,
+the next one, a reset or a teardown can put it back. What the driver refuses half-way is undone at once.
 """
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ def _work(home: str, wishes: Mapping[str, Any], names: list[str], check: bool, t
         raise ClocksError(f"nothing was changed: {why}")
     if not check:
         if steps:
-            union = {uuid: _both(old.get(uuid), one) for uuid, one in new.items()}
+            union = {uuid: both(old.get(uuid), one) for uuid, one in new.items()}
             _save(home, union, done=False)
             _carry_out(home, steps, old, timeout_s)
         _save(home, new, done=True)
@@ -266,7 +266,7 @@ def _work(home: str, wishes: Mapping[str, Any], names: list[str], check: bool, t
     return _result(settings, after, steps, old, new, notes, check)
 
 
-def _both(old: Held | None, new: Held) -> Held:
+def both(old: Held | None, new: Held) -> Held:
     """What we may hold while the steps from one to the other are made."""
     return new if old is None else replace(new, ours={**old.ours, **new.ours}, before={**old.before, **new.before})
 

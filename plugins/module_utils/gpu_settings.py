@@ -190,8 +190,8 @@ def problems(gpu: Settings, wishes: Mapping[str, Any]) -> list[str]:
     if stays is False and set(wishes) - {PERSISTENCE}:
         names = ", ".join(item for item in ITEMS if item in wishes and item != PERSISTENCE)
         found.append(
-            f"{gpu.label} is not in persistence mode: its driver would forget {names} as soon as the last program on it "
-            "ends; add persistence: true"
+            f"{gpu.label} is not in persistence mode: its driver would forget {names} as soon as the last program on "
+            "it ends; add persistence: true"
         )
     return found
 
@@ -203,7 +203,7 @@ def problems(gpu: Settings, wishes: Mapping[str, Any]) -> list[str]:
 class Held:
     """What we hold of one GPU: the values that we set (``ours``) and what was there before.
 
-    ``known`` is False when the setting may never have been made (the run that wanted it was killed).
+    ``known`` is False after a run that was killed: any of its settings, and of those before it, may be what is there.
     """
 
     ours: Mapping[str, Any]
@@ -238,12 +238,12 @@ def plan(gpu: Settings, wishes: Mapping[str, Any], held: Held) -> tuple[list[Ste
             now, old = gpu.told(item), held.before.get(item)
             if item in LOCKS:
                 steps.append(Step(gpu, item, None))
-            elif now == mine and old is not None and old != mine:
+            elif old not in (None, now) and (now == mine or not held.known):
                 steps.append(Step(gpu, item, old))
             elif now not in (mine, old):
                 notes.append(
-                    f"{gpu.label}: the {WORDS[item]} is {show(item, now)}, which is neither what was set "
-                    f"({show(item, mine)}) nor what was there before ({show(item, old)}): somebody else set it, it stays"
+                    f"{gpu.label}: the {WORDS[item]} is {show(item, now)}, neither what was set ({show(item, mine)}) "
+                    f"nor what was there before ({show(item, old)}): somebody else set it, and it stays"
                 )
     return sorted(steps, key=_order), Held(ours, before), notes
 
