@@ -322,7 +322,8 @@ def _result(
     check: bool,
 ) -> Result:
     later = {one.uuid: one for one in after}
-    rows, lines = [], ([], [])
+    rows: list[dict[str, Any]] = []
+    lines: tuple[list[str], list[str]] = ([], [])
     for gpu in settings:
         was = _values(gpu, old.get(gpu.uuid, gpu_settings.NOTHING))
         now = _values(later.get(gpu.uuid, gpu), new[gpu.uuid])
