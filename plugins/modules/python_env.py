@@ -81,6 +81,30 @@ options:
     type: list
     elements: str
     default: []
+  patches:
+    description:
+      - Patches that M(groundstate.llm.python_env_files) is to apply afterwards. One for a distribution or version that
+        the lock does not have is refused before anything is built.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      file:
+        description: Name of the patch.
+        type: str
+        required: true
+      distribution:
+        description: The distribution that it changes.
+        type: str
+        required: true
+      version:
+        description: The version that it was made for.
+        type: str
+        required: true
+      strip:
+        description: Not used here.
+        type: int
+        default: 1
   installer:
     description:
       - V(uv), V(pip), the path of a uv, or V(auto) for uv where it runs and pip elsewhere.
@@ -187,6 +211,7 @@ seconds:
   returned: always
 """
 
+import os
 import time
 
 from ansible.module_utils.basic import AnsibleModule
@@ -212,6 +237,9 @@ def specification(params: dict) -> build.Spec:
             aliases,
         ),
         forbidden=tuple(normal(name) for name in params["forbidden"]),
+        patches=tuple(
+            (os.path.basename(one["file"]), one["distribution"], one["version"]) for one in params["patches"]
+        ),
         imports=tuple(params["imports"]),
         installer=params["installer"],
         sources=installers.sources(params),
@@ -253,6 +281,17 @@ def main() -> None:
             },
             "forbidden": {"type": "list", "elements": "str", "default": []},
             "imports": {"type": "list", "elements": "str", "default": []},
+            "patches": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    "file": {"type": "str", "required": True},
+                    "distribution": {"type": "str", "required": True},
+                    "version": {"type": "str", "required": True},
+                    "strip": {"type": "int", "default": 1},
+                },
+            },
             "installer": {"type": "str", "default": "auto"},
             "index_url": {"type": "str", "default": ""},
             "extra_index_urls": {"type": "list", "elements": "str", "default": []},
