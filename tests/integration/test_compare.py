@@ -7,135 +7,42 @@ refuses, does not depend on an engine. Real engines are in test_compare_engines.
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
-from ansible_collections.groundstate.llm.plugins.module_utils import procfs, servers
+from compare_bed import CompareBed
 
 ROOT = Path(__file__).resolve().parents[2]
 MOCK = str(ROOT / "tests" / "tools" / "mock_llm.py")
-SERVER = "mock"
+SERVER = {
+    "name": "mock",
+    "engine": "generic",
+    "model": "mock",
+    "gpus": [],
+    "command": [sys.executable, MOCK, "--port", "{port}"],
+    "extra_args": {"ttft": 0.01, "step": 0.01},
+}
+WORKLOAD = {
+    "prompt_tokens": 16,
+    "output_tokens": 16,
+    "repeats": 3,
+    "warmup_requests": 1,
+    "warmup_cap_s": 1,
+    "steady_share": 0.5,
+}
 
 
-class Bed:
-    """Runs the playbook with an inventory, state and records of the test's own."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.home, self.records = folder, folder / "home", folder / "records"
-        model = folder / "model"
-        model.mkdir()
-        self.variables = {
-            "ansible_connection": "local",
-            "ansible_python_interpreter": sys.executable,
-            "groundstate_home": str(self.home),
-            "groundstate_records_dir": str(self.records),
-            "ml_env_lock": "",
-            "ml_env_path": str(folder / "env"),
-            "gpu_state_gpus": [],
-            "baseline_local_fact": "",
-            "llm_server": {
-                "name": SERVER,
-                "engine": "generic",
-                "model": "mock",
-                "gpus": [],
-                "command": [sys.executable, MOCK, "--port", "{port}"],
-                "extra_args": {"ttft": 0.01, "step": 0.01},
-            },
-            "baseline_workload": {
-                "prompt_tokens": 16,
-                "output_tokens": 16,
-                "repeats": 3,
-                "warmup_requests": 1,
-                "warmup_cap_s": 1,
-                "steady_share": 0.5,
-            },
-        }
-        self.environment = {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")}
-        self.environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        self.environment["ANSIBLE_NOCOLOR"] = "1"
-
-    def start(self, *arguments: str, **variables) -> subprocess.Popen:
-        inventory = self.folder / "hosts.json"
-        told = {"groundstate": {"hosts": {"h": {}}, "vars": self.variables}}
-        inventory.write_text(json.dumps(told))
-        return subprocess.Popen(
-            [
-                "ansible-playbook",
-                "playbooks/compare.yml",
-                "-i",
-                str(inventory),
-                "-e",
-                json.dumps(variables),
-                *arguments,
-            ],
-            cwd=ROOT,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-
-    def run(self, *arguments: str, rc: int = 0, **variables) -> str:
-        process = self.start(*arguments, **variables)
-        output, _ = process.communicate(timeout=600)
-        assert process.returncode == rc, output
-        return output
-
-    def killed_at(self, words: str, **variables) -> str:
-        """Run until the output has ``words``, then kill all of the controller at once; what it had said."""
-        process = self.start(**variables)
-        said: list[str] = []
-        watchdog = threading.Timer(300, os.killpg, (process.pid, signal.SIGKILL))
-        watchdog.start()
-        try:
-            for line in process.stdout:
-                said.append(line)
-                if words in line:
-                    break
-            os.killpg(process.pid, signal.SIGKILL)
-        finally:
-            watchdog.cancel()
-            process.stdout.close()
-            process.wait()
-        assert said, "it said nothing at all"
-        assert words in said[-1], "".join(said)
-        return "".join(said)
-
-    def documents(self) -> list[dict]:
-        found = sorted(self.records.glob("h/comparisons/*/comparison.json"))
-        return [json.loads(path.read_text()) for path in found]
-
-    def document(self) -> dict:
-        [found] = self.documents()
-        return found
-
-    def record_files(self) -> list[Path]:
-        return sorted(self.records.glob("h/*.json"))
-
-    def ours(self) -> list[procfs.Process]:
-        return servers.started_by_us(str(self.home), SERVER, procfs.processes())
-
-    def step_of_the_server(self) -> str:
-        """Seconds a token of the server that runs: which arm it is."""
-        [server] = self.ours()
-        words = server.cmdline.split()
-        return words[words.index("--step") + 1]
-
-    def end(self) -> None:
-        for item in self.ours():
-            os.kill(item.pid, signal.SIGKILL)
+def step_of_the_server(bed: CompareBed) -> str:
+    """Seconds a token of the server that runs: which arm it is."""
+    [server] = bed.ours()
+    words = server.cmdline.split()
+    return words[words.index("--step") + 1]
 
 
 @pytest.fixture
 def bed(tmp_path):
-    made = Bed(tmp_path)
+    made = CompareBed(tmp_path, llm_server=SERVER, baseline_workload=WORKLOAD)
     yield made
     made.end()
 
@@ -175,7 +82,7 @@ def test_killed_in_the_second_start_it_goes_on_and_a_third_run_has_nothing_to_do
     assert pair["reasons"] or pair["verdict"] == "slower"
     assert after["state"] in ("decided", "exhausted")
     # The reference serves at the end.
-    assert bed.step_of_the_server() == "0.01"
+    assert step_of_the_server(bed) == "0.01"
     assert after["left"] == "reference"
     assert not (bed.records / "h" / "baseline.json").exists()
 
@@ -200,7 +107,7 @@ def test_what_cannot_be_compared_is_refused_in_one_sentence_before_anything_is_c
     unknown = bed.run(rc=2, compare_arms=[arm("a"), {"name": "b", "vars": {"nccl_profile_nmae": "stock"}}])
     assert "Did you mean nccl_profile_name?" in unknown
     # What -e sets wins over every arm.
-    wins = bed.run(rc=2, compare_arms=ARMS, llm_server=bed.variables["llm_server"])
+    wins = bed.run(rc=2, compare_arms=ARMS, llm_server=SERVER)
     assert "wins over every arm" in " ".join(wins.split())
     assert not bed.home.exists()
     assert not bed.records.exists()
@@ -210,14 +117,13 @@ def test_what_cannot_be_compared_is_refused_in_one_sentence_before_anything_is_c
 
 STAGES = [
     "Plan the comparison",
-    "Check the arm and the host",
+    "Check the declaration and the host",
     "start 1 of",
     "Bring the GPUs to the clean state",
     "Launch the server as declared",
     "Wait until the server serves",
-    "Prove that the profile",
+    "Look into every worker",
     "Measure, with the fingerprint",
-    "measuring",
     "Keep the start, and judge",
     "start 2 of",
 ]
@@ -255,7 +161,7 @@ def test_killed_at_the_end_it_still_leaves_the_reference(bed):
     assert len(before["starts"]) == 4
     bed.run(**SHORT)
     assert bed.document() == {**before, "left": "reference"}
-    assert bed.step_of_the_server() == "0.01"
+    assert step_of_the_server(bed) == "0.01"
 
 
 @pytest.mark.slow  # two whole comparisons
