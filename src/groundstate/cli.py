@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import __version__, history
+from . import __version__, calc, history
 from .content import COLLECTION, collections_root, inventories
 from .interruption import Interruption
 
@@ -46,6 +46,7 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument("--diff", action="store_true", help="show the differences")
         command.add_argument("-v", "--verbose", action="count", default=0, help="more output (-vvv: much more)")
     history.add_commands(commands)
+    calc.add_commands(commands)
     inventory = commands.add_parser("inventory", help="print where a packaged inventory lies, or which there are")
     inventory.add_argument("name", nargs="?")
     lint = commands.add_parser("lint-nccl", help="judge NCCL profiles as NCCL would read them, without a host")
@@ -139,6 +140,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return nccl.lint(options.file)
         if options.command in ("history", "import"):
             return history.run(options)
+        if options.command == "calc":
+            return calc.run(options)
         return run_playbook(options)
     except OSError as error:
         print(f"groundstate: {error}", file=sys.stderr)
