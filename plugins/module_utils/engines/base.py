@@ -307,8 +307,7 @@ class Engine:
 
         ``speculation``: as declared; ``arguments``: as the engine resolved them (with underscores), where it tells.
         """
-        depth = speculation.get("draft_tokens") or speculation.get("num_steps")
-        return int(depth) if depth else None
+        return whole(speculation.get("draft_tokens")) or whole(speculation.get("num_steps"))
 
     def tokenize_request(self, text: str, model: str) -> Request | None:
         """The request that turns text into tokens; the reply's ``tokens`` is the list. None: the engine has none."""
@@ -348,6 +347,15 @@ def _keywords(text: str) -> dict[str, str]:
 def is_local_path(model: str) -> bool:
     """Whether a model is named by a path, and not by the name of a repository."""
     return model.startswith(("/", "./", "../", "~"))
+
+
+def whole(value: Any) -> int | None:
+    """A whole number above 0, also as text; None for anything else."""
+    try:
+        found = int(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return found if found > 0 else None
 
 
 def flag(name: str, value: Any) -> list[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from ..multi_host import local_ranks
-from .base import PYTHON, Engine, Gone, Phase, extra, flag, global_rank, program, python_of
+from .base import PYTHON, Engine, Gone, Phase, extra, flag, global_rank, program, python_of, whole
 
 #: Arguments that current versions parse and never read.
 NO_EFFECT = {"num-continuous-decode-steps": "it is parsed and never read by SGLang (seen in 0.5.5 and 0.5.23)"}
@@ -154,9 +154,9 @@ class SGLang(Engine):
 
     def draft_depth(self, speculation: dict[str, Any], arguments: dict[str, Any]) -> int | None:
         # draft_tokens counts the root of the tree, num_steps its depth below it; what was not declared, it chooses.
-        depth = speculation.get("num_steps") or arguments.get("speculative_num_steps")
-        tokens = speculation.get("draft_tokens") or arguments.get("speculative_num_draft_tokens")
-        return int(depth) if depth else int(tokens) - 1 if tokens else None
+        depth = whole(speculation.get("num_steps")) or whole(arguments.get("speculative_num_steps"))
+        tokens = whole(speculation.get("draft_tokens")) or whole(arguments.get("speculative_num_draft_tokens"))
+        return depth or whole((tokens or 0) - 1)
 
     def resolved(self, info: dict[str, Any], model: dict[str, Any]) -> dict[str, Any]:
         # The reply has every argument under its own name, and a few numbers that came of them.
