@@ -1,4 +1,4 @@
-"""speculation.yml as a user runs it: refused at once where it cannot be, right where the truth is known, and for real."""
+"""speculation.yml as a user runs it: refused where it cannot be, right where the truth is known, and for real."""
 
 from __future__ import annotations
 

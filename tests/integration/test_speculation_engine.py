@@ -37,7 +37,7 @@ def measured(host, llama_env, llama_model):
 
 
 def test_a_model_that_drafts_for_itself_is_accepted_in_full(measured, llama_model):
-    """Greedy, so that draft and target agree: each cycle gives three drafts and one token more, until the answer ends."""
+    """Greedy, so that both agree: each cycle gives three drafts and one token more, until the answer ends."""
     level = measured({"algorithm": "draft", "draft_model": str(llama_model), "draft_tokens": 3})
     told = level["speculation"]
     assert told["source"] == "counters"
