@@ -96,10 +96,33 @@ def ran(record: Mapping[str, Any]) -> Flat:
     for name in ("hardware", "kernel"):
         found.update(_flatten(name, sections.get(name) or {}))
     found.update({f"workload {name}": value for name, value in record["measurement"]["workload"].items()})
+    found.update(_workers((record.get("proof") or {}).get("workers") or []))
     told = record.get("comparison") or {}
     found.update({f"{one['what']}, as it runs": one["resolved"] for one in told.get("resolved_otherwise") or []})
     found.update({f"{_SAID}: {text}": "yes" for text in told.get("adjustments") or []})
     return _lasting(found)
+
+
+def _workers(workers: Sequence[Mapping[str, Any]]) -> Flat:
+    """What the proof saw in the workers; a value that is not the same in all of them as all of its values."""
+    seen: dict[str, set[str]] = {}
+
+    def note(what: str, value: Any) -> None:
+        if value not in (None, "", {}):
+            seen.setdefault(what, set()).add(str(value))
+
+    for worker in workers:
+        for name, one in (worker.get("variables") or {}).items():
+            note(f"worker environment {name}", one.get("seen"))
+        for key in ("undeclared", "set_by_engine"):
+            for name, value in (worker.get(key) or {}).items():
+                note(f"worker environment {name}", value)
+        note("NCCL version", worker.get("nccl_version"))
+        for communicator in worker.get("communicators") or []:
+            for names in (communicator.get("transports") or {}).values():
+                for name in names:
+                    note("NCCL transport", name)
+    return {what: ", ".join(sorted(values)) for what, values in seen.items()}
 
 
 def _flatten(label: str, value: Any) -> Flat:
@@ -171,7 +194,7 @@ def differences(
     for what in differing(*seen):
         if what in by_what or what.startswith(_SAID) or not _told(what, *seen):
             continue
-        why, known = _why(what, follows, flags, allow)
+        why, known = _why(what, by_what, follows, flags, allow)
         row = _row(arm, what, seen[0], seen[1], why, known)
         told = [text for text in sorted(said[0] ^ said[1]) if _speaks_of(text, what)]
         if told:
@@ -180,13 +203,13 @@ def differences(
             said[1] -= set(told)
         rows.append(row)
     for text in sorted(said[0] ^ said[1]):
-        why, known = _why(f"{_SAID}: {text}", follows, flags, allow)
+        why, known = _why(f"{_SAID}: {text}", by_what, follows, flags, allow)
         rows.append({**_row(arm, f"{_SAID}: {text}", seen[0], seen[1], why, known)})
     return rows
 
 
 #: What is told as a whole or not at all: none of it on one side means that it could not be told there.
-_WHOLE = ("resolved argument ", "package ", "NCCL /", "hardware gpus ")
+_WHOLE = ("resolved argument ", "package ", "NCCL /", "NCCL version", "NCCL transport", "hardware gpus ")
 
 
 def _told(what: str, base: Flat, other: Flat) -> bool:
@@ -222,12 +245,16 @@ def _argument(engine: Any, what: str) -> str:
     return str(engine.same_argument.get(name, name)) if engine is not None else name
 
 
-def _why(what: str, follows: Mapping[str, str], flags: set[str], allow: Sequence[str]) -> tuple[str, bool]:
+def _why(
+    what: str, rows: set[str], follows: Mapping[str, str], flags: set[str], allow: Sequence[str]
+) -> tuple[str, bool]:
     for pattern, cause in follows.items():
         if fnmatch.fnmatchcase(what, pattern):
             return f"follows from {cause}", True
     if what.startswith("resolved argument ") and what.removeprefix("resolved argument ") in flags:
         return "declared as an argument", True
+    if what.startswith("worker ") and what.removeprefix("worker ") in rows:
+        return "declared as a variable", True
     for pattern in allow:
         if what == pattern or fnmatch.fnmatchcase(what, pattern):
             return f"accepted by compare_allow: {pattern}", True

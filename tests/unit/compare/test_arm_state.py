@@ -147,6 +147,36 @@ def test_the_port_and_our_own_marks_are_no_difference():
     assert stops(one("1", "x"), one("2", "y")) == []
 
 
+def seen_by_workers(transport="P2P/IPC", **variables):
+    """A start whose two workers have these variables, as the proof saw them."""
+    told = {name: {"seen": value} for name, value in variables.items()}
+    workers = [
+        {
+            "variables": told,
+            "undeclared": {},
+            "set_by_engine": {"NCCL_CUMEM_ENABLE": "0"},
+            "nccl_version": "2.28.9+cuda13.0",
+            "communicators": [{"transports": {"0 -> 1": {transport: 16}}}],
+        }
+        for _rank in range(2)
+    ]
+    sections = {"server": {"engine": "sglang", "argv": [], "resolved": {}}}
+    measured = {"workload": {}}
+    record = {"fingerprints": {"before": {"sections": sections}}, "measurement": measured}
+    return arm_state.ran({**record, "proof": {"workers": workers}})
+
+
+def test_the_environment_of_the_workers_is_what_was_declared_or_stands_in_the_way():
+    plain, ll = seen_by_workers(), seen_by_workers(NCCL_PROTO="LL")
+    assert stops(plain, ll) == ["worker environment NCCL_PROTO"]
+    assert stops(plain, ll, ({}, {"environment NCCL_PROTO": "LL"})) == []
+    assert stops(plain, seen_by_workers(NCCL_PROTO=None)) == []
+
+
+def test_another_transport_between_the_gpus_stands_in_the_way():
+    assert stops(seen_by_workers(), seen_by_workers("SHM")) == ["NCCL transport"]
+
+
 def test_a_declaration_tells_arguments_profile_workload_and_clocks():
     profiles = {"mine": {"variables": {"NCCL_PROTO": "LL"}}}
     found = arm_state.declared(
