@@ -34,7 +34,8 @@ def find(
     """The traps of a configuration, from its figures, its starts' records and those of the base."""
     if not own or not base:
         return []
-    found = [*_draft(configuration, own), *_limits(document, configuration["arm"])]
+    found = [*_effect(document, configuration["arm"]), *_draft(configuration, own)]
+    found += _limits(document, configuration["arm"])
     found += [*_lengths(configuration, own), *_texts(own), *_caches(own, base), *_others(own, base)]
     return [{"name": name, "text": text} for name, text in found]
 
@@ -48,6 +49,16 @@ def _told(own: Sequence[Record], name: str) -> list[Any]:
     """A value of each start's ``speculation``, where it is told."""
     values = [(_level(record).get("speculation") or {}).get(name) for record in own]
     return [one for one in values if one is not None]
+
+
+def _effect(document: Mapping[str, Any], arm: str) -> Iterator[tuple[str, str]]:
+    ran = {one["name"]: (one.get("resolved") or {}).get("arguments") for one in document["arms"]}
+    if ran[arm] and ran[arm] == ran[document["arms"][0]["name"]]:
+        yield (
+            "not in effect",
+            "its servers ran with the very arguments of the base: nothing of what was declared reached them, and the "
+            "two are the same",
+        )
 
 
 def _draft(configuration: Mapping[str, Any], own: Sequence[Record]) -> Iterator[tuple[str, str]]:

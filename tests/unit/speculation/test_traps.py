@@ -42,6 +42,17 @@ def test_nothing_was_drafted_at_all(traps, window):
     assert "draft misconfigured" not in told
 
 
+def test_a_declaration_that_reached_no_server(compared):
+    document, records = compared({"base": BASE, "spec": GOOD})
+    for arm in document["arms"]:
+        arm["resolved"] = {"arguments": {"--model": "m"}}
+    (one,) = speculation_analysis.analyse(document, records)["configurations"]
+    assert [trap["name"] for trap in one["traps"]] == ["not in effect"]
+    document["arms"][1]["resolved"]["arguments"]["--speculative-algorithm"] = "EAGLE3"
+    (one,) = speculation_analysis.analyse(document, records)["configurations"]
+    assert one["traps"] == []
+
+
 def test_cycles_without_a_draft(traps, window):
     told = traps(level={"speculation": window(1.112, cycles=179, drafts=103, accepted=20)})
     assert "58 % of the cycles drafted something; in these the accept length is 1.19" in told["cycles without a draft"]
