@@ -145,11 +145,16 @@ def _explanations(record: dict[str, Any]) -> list[tuple[str, str]]:
 
 def lines(record: dict[str, Any], path: str, reused: bool) -> list[str]:
     """The summary of one host's record, one string a line, labels in a column."""
+    return [f"{label:<9} {text}" for label, text in rows(record, path, reused)]
+
+
+def rows(record: dict[str, Any], path: str, reused: bool) -> list[tuple[str, str]]:
+    """The same as pairs of label ("" where a line goes on) and text."""
     measurement = record["measurement"]
     headline, level = measurement["headline"], measurement["levels"][0]
     ttft, tpot = level["ttft_s"], level["tpot_s"]
     rate = _interval(headline["value"], headline["low"], headline["high"], headline["unit"])
-    rows = [
+    return [
         ("server", _server(record)),
         ("workload", _workload(measurement)),
         ("decode", f"{rate}, {_count(headline['n'], 'repeat')} within one start"),
@@ -159,4 +164,3 @@ def lines(record: dict[str, Any], path: str, reused: bool) -> list[str]:
         *_verdict(record),
         ("record", path + (" (nothing changed since: not measured again)" if reused else "")),
     ]
-    return [f"{label:<9} {text}" for label, text in rows]
