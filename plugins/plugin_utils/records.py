@@ -39,6 +39,11 @@ class RecordError(Exception):
     """A record or the baseline file cannot be used; the message says which and what to do."""
 
 
+def is_id(name: str) -> bool:
+    """Whether a name is the id of a record."""
+    return bool(_ID.fullmatch(name))
+
+
 def folder(records_dir: str, host: str) -> str:
     """The folder of one host's records. A host name is data from an inventory: it must stay one folder."""
     if not host or host.startswith(".") or "/" in host or not host.isprintable():
@@ -230,6 +235,7 @@ def last_of_server(records_dir: str, host: str, server: str) -> dict[str, Any] |
             record = read_record(records_dir, host, identifier)
         except RecordError:
             continue  # a damaged record is reported where it is asked for by name
-        if record and record["measurement"]["server"]["name"] == server:
+        # A start of a comparison is of an arm, which need not be the declaration that is deployed.
+        if record and "comparison" not in record and record["measurement"]["server"]["name"] == server:
             return record
     return None
