@@ -5,13 +5,12 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..module_utils import files, stats
-from . import explanations, index, lookup, records, verdict
+from ..module_utils import stats
+from . import comparisons, explanations, index, lookup, records, verdict
 
 Row = dict[str, Any]
 Record = dict[str, Any]
@@ -106,15 +105,7 @@ def _nothing(records_dir: str, host: str, group: str) -> str:
 
 def of_comparisons(records_dir: str, host: str) -> set[str]:
     """Ids of a host's records that are starts of a comparison: other declarations, tried on purpose."""
-    top = os.path.join(records.folder(records_dir, host), "comparisons")
-    found: set[str] = set()
-    for name in os.listdir(top) if os.path.isdir(top) else ():
-        try:
-            document = files.read_json(os.path.join(top, name, "comparison.json"))
-            found.update(one["record"] for one in document["starts"] if one.get("record"))
-        except (ValueError, OSError, LookupError, TypeError, AttributeError):
-            continue  # a damaged comparison is told where it is asked for
-    return found
+    return {one["record"] for document in comparisons.documents(records_dir, host) for one in document["starts"] if one}
 
 
 def _entry(records_dir: str, rows: list[Row], warnings: list[str]) -> Entry | None:

@@ -35,7 +35,9 @@ def _place(records_dir: str, name: str) -> tuple[str, str]:
     if not slash:
         having = [one for one in records.hosts(records_dir) if name in records.identifiers(records_dir, one)]
         if len(having) > 1:
-            raise records.RecordError(f"several hosts have a record {name}: {', '.join(having)}; put one before it and a /")
+            raise records.RecordError(
+                f"several hosts have a record {name}: {', '.join(having)}; name one as host/{name}"
+            )
         if having:
             return having[0], name
         host = name

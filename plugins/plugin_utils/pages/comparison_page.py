@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -13,13 +12,8 @@ import yaml
 
 from ...module_utils import files, stats
 from ...module_utils.fingerprint import under_load
-from .. import explanations, records, verdict
+from .. import comparisons, explanations, records, verdict
 from . import charts, html, words
-
-SCHEMA = 1
-FOLDER = "comparisons"
-DOCUMENT = "comparison.json"
-PAGE = "result.html"
 
 Document = dict[str, Any]
 
@@ -35,25 +29,20 @@ _LOAD = (
 )
 
 
-def folder(records_dir: str, host: str, identifier: str) -> str:
-    """Where a comparison lies. Raises RecordError for a host or an id that is no name of a folder."""
-    if not identifier or identifier.startswith(".") or "/" in identifier or not identifier.isprintable():
-        raise records.RecordError(f"comparison {identifier!r} cannot be a folder; take an id without / and leading dot")
-    return os.path.join(records.folder(records_dir, host), FOLDER, identifier)
+def of(records_dir: str, host: str, identifier: str) -> str:
+    """The page of a comparison by its id. Raises RecordError when there is none, PageError when it is damaged."""
+    document = comparisons.read(records_dir, host, identifier)
+    if document is None:
+        where = comparisons.path(records_dir, host, identifier)
+        raise records.RecordError(f"there is no comparison {where}; compare.yml makes one")
 
+    def record(one: str) -> dict[str, Any] | None:
+        try:
+            return records.read_record(records_dir, host, one)
+        except records.RecordError:
+            return None  # the page then has what the document kept of it
 
-def read(records_dir: str, host: str, identifier: str) -> Document:
-    """The document of a comparison. Raises RecordError when there is none, or none that can be read."""
-    path = os.path.join(folder(records_dir, host, identifier), DOCUMENT)
-    try:
-        found = files.read_json(path)
-    except (ValueError, OSError) as error:
-        raise records.RecordError(f"comparison {path} cannot be read: {error}") from error
-    if found is None:
-        raise records.RecordError(f"there is no comparison {path}; compare.yml makes one")
-    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
-        raise records.RecordError(f"comparison {path} does not have schema {SCHEMA}: it is of another version")
-    return found
+    return page(document, record)
 
 
 def page(document: Document, record: Callable[[str], dict[str, Any] | None]) -> str:
@@ -64,7 +53,8 @@ def page(document: Document, record: Callable[[str], dict[str, Any] | None]) -> 
     try:
         return _page(document, record)
     except (LookupError, TypeError, AttributeError, ValueError, jinja2.UndefinedError) as error:
-        raise html.PageError(f"comparison {document.get('id')!r} is damaged ({error!r}); move its folder away") from error
+        told = f"comparison {document.get('id')!r} is damaged ({error!r}); move its folder away"
+        raise html.PageError(told) from error
 
 
 def _page(document: Document, record: Callable[[str], dict[str, Any] | None]) -> str:
@@ -83,7 +73,7 @@ def _page(document: Document, record: Callable[[str], dict[str, Any] | None]) ->
         document=document,
         headline=headline(document),
         starts=starts,
-        planned=sum(len(block) for block in document["blocks"]),
+        planned=len(comparisons.planned(document)),
         arms=[_arm(one, starts) for one in document["arms"]],
         result=document["result"],
         speculation=document["speculation"],
@@ -97,7 +87,8 @@ def _page(document: Document, record: Callable[[str], dict[str, Any] | None]) ->
 
 # What may be missing of a start, a pair, a configuration: what it was not asked for, or is not known yet.
 _START = dict.fromkeys(("record", "value", "ready_s", "finished_at", "seconds", "accept_length", "gpu"))
-_PAIR = dict.fromkeys(("ratio", "ratio_low", "ratio_high", "confidence", "blocks", "mde"))
+_LISTS: dict[str, Any] = {"repeats": (), "weak": (), "notes": ()}
+_PAIR = dict.fromkeys(("ratio", "ratio_low", "ratio_high", "confidence", "blocks", "mde", "reasons"))
 _CONFIGURATION = dict.fromkeys(
     ("drafts", "needed_acceptance", "ceiling", "acceptance_per_position", "would_pay_if", "traps")
 )
@@ -121,7 +112,7 @@ def _complete(document: Document) -> Document:
     return {
         **document,
         "title": document.get("title") or document["id"],
-        "starts": [{**_START, **one} for one in document["starts"]],
+        "starts": [{**_START, **_LISTS, **one} for one in document["starts"]],
         "differences": document.get("differences") or [],
         "result": result,
         "speculation": speculation,
@@ -135,7 +126,7 @@ def headline(document: Document) -> list[dict[str, str]]:
         return [_pays(one) for one in speculation["configurations"]]
     if result and result["pairs"]:
         return [_decided(one, result["reference"], document["tolerance"]) for one in result["pairs"]]
-    done, planned = len(document["starts"]), sum(len(block) for block in document["blocks"])
+    done, planned = len(document["starts"]), len(comparisons.planned(document))
     state = document["state"]
     if state == "refused":
         text = "The arms differ by more than was declared, so nothing was measured. The differences are below."
@@ -153,8 +144,10 @@ def _decided(pair: Document, reference: str, tolerance: float) -> dict[str, str]
         "slower": f"{arm} is slower than {reference}: {measured}.",
         "same": f"{arm} is as fast as {reference}, within {words.percent(tolerance)}: {measured}.",
     }.get(word, f"{arm} against {reference}: {measured} is not decided at a tolerance of {words.percent(tolerance)}.")
-    reasons = "; ".join(pair.get("reasons") or [])
-    return {"verdict": word, "text": text + (f" {reasons[0].upper()}{reasons[1:]}." if reasons else "")}
+    if word == "inconclusive" and pair["reasons"]:
+        reason = pair["reasons"][-1]  # what it would take; before it stand the blocks that are left out
+        text += f" {reason[0].upper()}{reason[1:]}."
+    return {"verdict": word, "text": text}
 
 
 def _pays(one: Document) -> dict[str, str]:
@@ -167,16 +160,6 @@ def _pays(one: Document) -> dict[str, str]:
         "does not pay": f"{one['arm']} does not pay: {measured}, {speed} times as fast.",
     }.get(word, f"Whether {one['arm']} pays is not decided: {measured}.")
     return {"verdict": word, "text": text}
-
-
-def _rates(one: Document) -> list[float]:
-    """The rates of a start's repeats, whether they are numbers or what the benchmark says of each."""
-    found = []
-    for repeat in one.get("repeats") or []:
-        value = repeat.get("decode_tok_s") if isinstance(repeat, dict) else repeat
-        if files.is_number(value):
-            found.append(float(value))
-    return found
 
 
 def _arm(arm: Document, starts: list[Document]) -> Document:
@@ -238,7 +221,9 @@ def _starts_chart(document: Document) -> charts.Chart | None:
         starts=rows,
         means=means,
         blocks=[{"from": min(of) - 0.5, "to": max(of) + 0.5} for _block, of in shaded],
-        repeats=[{"number": one["number"], **arms[one["arm"]].row, "rate": rate} for one in starts for rate in _rates(one)],
+        repeats=[
+            {"number": one["number"], **arms[one["arm"]].row, "rate": rate} for one in starts for rate in one["repeats"]
+        ],
     )
 
 
@@ -342,11 +327,10 @@ def _fingerprints(document: Document, kept: dict[int, dict[str, Any] | None]) ->
                 }
             )
     names = [arm["name"] for arm in document["arms"]]
-    reference = (document["result"] or {}).get("reference") or (names[0] if names else None)
+    reference = comparisons.reference(document)
     if reference in first:
         for name in names:
             if name != reference and name in first:
                 lines = explanations.between(first[reference], first[name])
                 found.append({"title": f"{name} against {reference}", "lines": lines, "unwanted": False})
     return sorted(found, key=lambda one: one["unwanted"])
-

@@ -188,8 +188,8 @@ def _history(entry: Entry) -> charts.Chart | None:
 
 
 def _marked(change: Change) -> dict[str, str]:
-    colour = _CHANGES[change.kind]
-    return {"kind": change.kind, "colour": colour, "at": change.at, "when": words.moment(change.at), "text": change.text}
+    look = {"kind": change.kind, "colour": _CHANGES[change.kind]}
+    return {**look, "at": change.at, "when": words.moment(change.at), "text": change.text}
 
 
 def _phases(entry: Entry) -> charts.Chart | None:

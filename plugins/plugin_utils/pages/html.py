@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """A page from a template: text escaped, charts as data, one script whose hash the page itself names.
 
-Whatever stands in a record was written by hosts and engines, so it reaches the browser as text only: Jinja escapes it, the
-charts get it as JSON, and the page's policy lets no other script run and nothing be fetched.
+Whatever stands in a record was written by hosts and engines, so it reaches the browser as text only: Jinja escapes it,
+the charts get it as JSON, and the page's policy lets no other script run and nothing be fetched.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from ...module_utils import files
 from . import words
 
 HERE = Path(__file__).parent
@@ -100,3 +101,16 @@ def _policy(script: str | None) -> str:
 
 def _text(name: str) -> str:
     return (HERE / name).read_text(encoding="utf-8")
+
+
+def write(path: str, page: str, check: bool = False) -> bool:
+    """Write a page atomically, unless it is there already; whether it was not. ``check``: only say so. Raises OSError."""
+    raw = page.encode("utf-8", "replace")  # JSON can hold half a surrogate pair, UTF-8 can not
+    try:
+        if files.read_regular(path, len(raw)) == raw:
+            return False
+    except OSError:
+        pass  # not there, or something else is: write_atomic says what is in the way
+    if not check:
+        files.write_atomic(path, raw)
+    return True

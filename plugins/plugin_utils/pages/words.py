@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-UNKNOWN = "–"
+UNKNOWN = "\u2013"  # an en dash
+MINUS = "\u2212"
 SPACE = "\u00a0"  # a number and its unit stay on one line
 
 
@@ -29,7 +30,7 @@ def interval(low: float | None, high: float | None, unit: str = "") -> str:
 
 def change(ratio: float | None) -> str:
     """A ratio as a change: 1.02 is ``+2.0 %``."""
-    return UNKNOWN if ratio is None else f"{100 * (ratio - 1):+.1f}\u00a0%".replace("-", "−")
+    return UNKNOWN if ratio is None else f"{100 * (ratio - 1):+.1f}\u00a0%".replace("-", MINUS)
 
 
 def change_interval(low: float | None, high: float | None) -> str:
@@ -44,7 +45,7 @@ def percent(share: float | None) -> str:
 
 def signed_percent(share: float | None) -> str:
     """A share with its sign: 0.02 is ``+2.0 %``."""
-    return UNKNOWN if share is None else f"{100 * share:+.2f}\u00a0%".replace("-", "−")
+    return UNKNOWN if share is None else f"{100 * share:+.2f}\u00a0%".replace("-", MINUS)
 
 
 def milliseconds(seconds: float | None) -> str:
