@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .content import collections_root, text_of
+from .content import plugin, text_of
 
 LARGEST_RESULT = 256 << 20  # bytes: with every token's time, thousands of requests come to some ten MiB
 
@@ -36,6 +36,8 @@ def add_commands(commands: Any) -> None:
     _where(importing)
     importing.add_argument("--host", required=True, help="the host that was measured")
     importing.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    for command in (history, importing):
+        command.set_defaults(run=run)
 
 
 def _where(command: argparse.ArgumentParser) -> None:
@@ -55,11 +57,9 @@ def _where(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run one of the two commands; its exit code."""
-    root = str(collections_root())
-    if root not in sys.path:  # a checkout keeps its collection elsewhere
-        sys.path.insert(0, root)
-    from ansible_collections.groundstate.llm.plugins.plugin_utils import export, foreign, index, records
-
+    export, foreign, index, records = (
+        plugin(f"plugin_utils.{name}") for name in ("export", "foreign", "index", "records")
+    )
     try:
         if options.command == "import":
             return _import(options, foreign, index, records)

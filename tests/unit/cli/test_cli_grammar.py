@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from groundstate import __version__, cli, content
+from groundstate import __version__, cli, content, playbooks
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
 def arguments(*words: str) -> list[str]:
     """The arguments of ansible-playbook for a command line."""
-    return cli.playbook_arguments(cli.parser().parse_args(words))
+    return playbooks.arguments(cli.parse(words))
 
 
 def test_the_default_inventory_is_the_packaged_one_of_this_machine():
@@ -40,7 +40,9 @@ def test_flags():
 
 
 def test_every_command_has_its_playbook():
-    assert {name for name, _what in cli.PLAYBOOKS.values()} <= {path.stem for path in ROOT.glob("playbooks/*.yml")}
+    assert {name for name, _what in playbooks.PLAYBOOKS.values()} <= {
+        path.stem for path in ROOT.glob("playbooks/*.yml")
+    }
 
 
 def test_version(capsys):

@@ -53,6 +53,7 @@ def site_packages(tmp_path: Path) -> Path:
     site = tmp_path / "site packages"
     shutil.copytree(ROOT / "src" / "groundstate", site / "groundstate", ignore=shutil.ignore_patterns("__pycache__"))
     collection = site / "ansible_collections" / "groundstate" / "llm"
+    shutil.copytree(ROOT / "plugins", collection / "plugins", ignore=shutil.ignore_patterns("__pycache__"))
     for folder, name, text in (
         ("playbooks", "verify.yml", PLAYBOOK),
         ("inventories/local", "hosts.yml", INVENTORY),
@@ -71,6 +72,7 @@ def start(site: Path, *words: str) -> subprocess.Popen[str]:
         **{name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")},
         "PYTHONPATH": str(site),
         "TMPDIR": str(site.parent / "tmp"),
+        "XDG_CACHE_HOME": str(site.parent / "cache"),
     }
     return subprocess.Popen(
         [sys.executable, "-m", "groundstate", *words],
