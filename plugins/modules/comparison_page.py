@@ -11,8 +11,8 @@ short_description: Write the page of a comparison
 version_added: 0.1.0
 author: Groundstate contributors (@groundstate)
 description:
-  - Writes one HTML file that needs no network to be read, with the verdict in words, every start in time order, the
-    ratio with its interval, accept length against break-even, what the GPUs did under load, and what the arms differ in.
+  - Writes one HTML file that needs no network to be read. It has the verdict in words, every start in time order, the
+    ratio with its interval, accept length against break-even, what the GPUs did under load, and what differs.
   - Can be called at any time of a comparison. The same document gives the same page, byte for byte.
   - The charts need C(vl-convert-python) on the controller, which comes with the package C(groundstate). Without it the
     page has its tables and says so.

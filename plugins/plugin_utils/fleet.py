@@ -4,21 +4,17 @@
 
 from __future__ import annotations
 
-import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..module_utils import stats
-from . import comparisons, explanations, index, lookup, records, verdict
+from . import comparisons, explanations, index, lookup, outliers, records, verdict
 
 Row = dict[str, Any]
 Record = dict[str, Any]
 
 SCHEMA = 1
-OUTLIER_Z = 3.5  # of the modified z-score: Iglewicz and Hoaglin's limit
-ENOUGH_HOSTS = 5  # with fewer, a median and its deviation say little about the one that is apart
-_NORMAL = 1.4826  # of a normal distribution: standard deviation / median absolute deviation
 _TOLD_CHANGES = 10  # that are explained, newest first: each reads two records
 _TOLD_DIFFERENCES = 3
 
@@ -192,20 +188,6 @@ def _difference(records_dir: str, old: Row, new: Row) -> str:
     return text + (f"; and {more} more" if more > 0 else "")
 
 
-def robust_z(values: Sequence[float]) -> tuple[float, list[float | None]]:
-    """The median, and how many robust standard deviations each value lies from it; None where there are none.
-
-    The deviation is that of the middle half (median absolute deviation), which the ones apart do not widen.
-    """
-    middle = stats.percentile(values, 50.0)
-    if middle is None:
-        raise ValueError("no values have no median")
-    spread = stats.percentile([abs(value - middle) for value in values], 50.0) or 0.0
-    if spread == 0.0:
-        return middle, [0.0 if value == middle else None for value in values]
-    return middle, [(value - middle) / (_NORMAL * spread) for value in values]
-
-
 def _groups(entries: list[Entry]) -> list[Group]:
     """Groups of two hosts and more, each with its outliers marked."""
     members: dict[tuple[Any, ...], list[Entry]] = {}
@@ -230,15 +212,15 @@ def _groups(entries: list[Entry]) -> list[Group]:
 
 
 def _group(name: str, alike: list[Entry]) -> Group:
-    middle, scores = robust_z([math.log(one.row["decode_tok_s"]) for one in alike])
-    median = math.exp(middle)
-    usual = min(alike, key=lambda one: abs(math.log(one.row["decode_tok_s"]) - middle))
-    for one, score in zip(alike, scores):
-        one.row["group_z"] = score
-        # What does not matter between two starts does not matter between two hosts.
-        tolerance = one.record["verdict"].get("tolerance") or 0.0
-        apart = abs(one.row["decode_tok_s"] / median - 1.0) > tolerance and (score is None or abs(score) > OUTLIER_Z)
-        if len(alike) >= ENOUGH_HOSTS and apart:
+    rates = {f"{one.row['host']}/{one.row['server']}": float(one.row["decode_tok_s"]) for one in alike}
+    median = statistics.median(rates.values())
+    usual = min(alike, key=lambda one: abs(one.row["decode_tok_s"] - median))
+    scores = outliers.robust_z(rates)
+    # What does not matter between two starts does not matter between two hosts.
+    apart = outliers.outliers(rates, max(one.record["verdict"].get("tolerance") or 0.0 for one in alike))
+    for key, one in zip(rates, alike):
+        one.row["group_z"] = scores.get(key)
+        if key in apart:
             one.row["outlier"] = True
             one.outlier = explanations.between(usual.record, one.record)
     return Group(name, alike, median)

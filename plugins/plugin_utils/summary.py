@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
+SHOWN = 3  # explanations in a summary
+
 
 def _interval(value: float, low: float | None, high: float | None, unit: str, scale: float = 1.0) -> str:
     digits = 2 if abs(value * scale) < 10 else 1
@@ -130,14 +132,14 @@ def _verdict(record: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _explanations(record: dict[str, Any]) -> list[tuple[str, str]]:
-    """The likeliest three; where there is none, that is an answer too, if the fingerprints were there to compare."""
+    """The likeliest; where there is none, that is an answer too, if the fingerprints were there to compare."""
     verdict = record["verdict"]
     told = verdict["explanations"]
     compared = verdict["baseline_value"] is not None and (record.get("fingerprints") or {}).get("before")
     if not told and compared:
         return [("changed", "nothing that is looked at: state, clocks, limits and load are as they were")]
-    rows = [("changed" if index == 0 else "", line) for index, line in enumerate(told[:3])]
-    more = len(told) - 3
+    rows = [("changed" if index == 0 else "", line) for index, line in enumerate(told[:SHOWN])]
+    more = len(told) - SHOWN
     if more > 0:
         rows.append(("", f"... and {_count(more, 'more difference')} in the record"))
     return rows

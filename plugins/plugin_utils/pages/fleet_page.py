@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...module_utils import files, stats
-from .. import summary
+from .. import outliers, summary
 from ..fleet import Change, Entry, Fleet, Group
 from . import charts, html, words
 
@@ -54,6 +54,7 @@ def page(fleet: Fleet, title: str, made_at: str) -> str:
         groups=groups,
         sections=sections,
         alone=len(entries) == 1,
+        enough=outliers.ENOUGH,
         warnings=fleet.warnings,
         charts=drawn,
         specifications=charts.specifications(drawn) if drawn else {},

@@ -104,7 +104,10 @@ def _text(name: str) -> str:
 
 
 def write(path: str, page: str, check: bool = False) -> bool:
-    """Write a page atomically, unless it is there already; whether it was not. ``check``: only say so. Raises OSError."""
+    """Write a page atomically unless it is there already; whether it was not. ``check``: only say so.
+
+    Raises OSError.
+    """
     raw = page.encode("utf-8", "replace")  # JSON can hold half a surrogate pair, UTF-8 can not
     try:
         if files.read_regular(path, len(raw)) == raw:
