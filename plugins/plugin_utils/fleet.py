@@ -75,10 +75,10 @@ def survey(records_dir: str, url: str = "", host: str = "", group: str = "") -> 
             aside[row["host"]] = of_comparisons(records_dir, row["host"])
         if row["id"] not in aside[row["host"]]:
             found.setdefault((row["host"], row["server"]), []).append(row)
-    entries = []
+    entries, standings = [], lookup.Standings()
     for rows in found.values():
         try:
-            entry = _entry(records_dir, rows, warnings)
+            entry = _entry(records_dir, rows, standings, warnings)
         except records.RecordError as error:
             warnings.append(str(error))
             continue
@@ -104,7 +104,7 @@ def of_comparisons(records_dir: str, host: str) -> set[str]:
     return {one["record"] for document in comparisons.documents(records_dir, host) for one in document["starts"] if one}
 
 
-def _entry(records_dir: str, rows: list[Row], warnings: list[str]) -> Entry | None:
+def _entry(records_dir: str, rows: list[Row], standings: lookup.Standings, warnings: list[str]) -> Entry | None:
     newest = rows[-1]
     record = records.read_record(records_dir, newest["host"], newest["id"])
     if record is None:
@@ -114,7 +114,7 @@ def _entry(records_dir: str, rows: list[Row], warnings: list[str]) -> Entry | No
         for row in rows
         if (row["workload_hash"], row["concurrency"]) == (newest["workload_hash"], newest["concurrency"])
     ]
-    shown, problems = lookup.with_standing(records_dir, record)
+    shown, problems = lookup.with_standing(records_dir, record, standings)
     warnings += problems
     told, ready = record["verdict"], record["ready"]
     row = {

@@ -59,14 +59,29 @@ def _of_path(records_dir: str, name: str) -> tuple[str, str]:
     return host, file[: -len(".json")]
 
 
-def with_standing(records_dir: str, record: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """A record as :mod:`.summary` wants it: with its place in the baseline and that baseline's standing; warnings."""
-    group = record.get("group") or record["host"]
-    baseline, warnings = records.baseline_records(records_dir, group, record.get("key") or "")
+#: (group, key) -> names of the records in that baseline, and how it stands.
+Standings = dict[tuple[str, str], tuple[set[tuple[str, str]], dict[str, Any]]]
+
+
+def with_standing(
+    records_dir: str, record: dict[str, Any], known: Standings | None = None
+) -> tuple[dict[str, Any], list[str]]:
+    """A record as :mod:`.summary` wants it: with its place in the baseline and that baseline's standing; warnings.
+
+    ``known``: of many records of a few baselines, so that each is read once.
+    """
+    known = {} if known is None else known
+    group, key = record.get("group") or record["host"], record.get("key") or ""
+    warnings: list[str] = []
+    if (group, key) not in known:
+        baseline, warnings = records.baseline_records(records_dir, group, key)
+        names = {(str(one.get("host")), str(one["id"])) for one in baseline}
+        known[group, key] = names, verdict.standing(baseline)
+    names, standing = known[group, key]
     shown = {
         **record,
-        "in_baseline": any((one.get("host"), one["id"]) == (record.get("host"), record["id"]) for one in baseline),
+        "in_baseline": (record["host"], record["id"]) in names,
         "refused": verdict.refusals(record["measurement"]),
-        "baseline": verdict.standing(baseline),
+        "baseline": standing,
     }
     return shown, warnings

@@ -43,7 +43,7 @@ def render(template: str, **context: Any) -> str:
         **context,
         style=Markup(_text("page.css")),
         script=Markup(script or ""),
-        script_policy=_policy(script),
+        script_policy=Markup(_policy(script)),
         without_charts="" if script or not context.get("charts") else NO_CHARTS,
     )
 
