@@ -228,8 +228,7 @@ class CallbackModule(Default):
             counts = stats.summarize(host)
             for shown in (True, False):  # on the screen, in the log file
                 columns = " ".join(
-                    colorize(name, counts[key], getattr(C, colour) if shown else None)
-                    for name, key, colour in _RECAP
+                    colorize(name, counts[key], getattr(C, colour) if shown else None) for name, key, colour in _RECAP
                 )
                 label = hostcolor(host, counts, shown)
                 more = f"{self._seconds.get(host, 0.0):7.1f} s  {self._told.get(host, '')}".rstrip()
