@@ -34,26 +34,42 @@ class ActionModule(ActionBase):
         """Raises AnsibleActionFail with one sentence."""
         super().run(tmp, task_vars)
         _spec, arguments = self.validate_argument_spec(argument_spec=ARGUMENTS)
-        batch, hostvars = arguments["batch"], (task_vars or {})["hostvars"]
-        entries = {host: dict(arguments["hosts"][host]) for host in batch["hosts"]}
-        for host in batch["run"]:
-            entries[host] = _entry(host, hostvars, entries[host])
+        hostvars = (task_vars or {})["hostvars"]
         try:
             limit = rollout_plan.amount(arguments["max_failed"], "rollout_max_failed")
-            gate = rollout_plan.gate({host: one["outcome"] for host, one in entries.items()}, limit)
-            back = self._to_roll_back(batch["run"], entries) if gate.stop else []
-            if arguments["rollout"]:
-                self._write(arguments, gate, entries)
+            if not arguments["rollout"]:
+                # Nothing was deployed: all batches are gone through, whatever was found.
+                told = {host: _told(host, hostvars, one) for host, one in arguments["hosts"].items()}
+                return self._judge(arguments, limit, told, stops=False)
+            with rollout_state.changing(arguments["records_dir"], arguments["rollout"]) as state:
+                result = self._judge(arguments, limit, state["hosts"], stops=True)
+                number = arguments["batch"]["number"]
+                state["hosts"].update(result["entries"])
+                state["gates"] = [one for one in state["gates"] if one["batch"] != number]
+                state["gates"].append({"batch": number, **result["gate"]})
+                if result["stop"]:
+                    state["state"] = rollout_state.STOPPED
+            return result
         except (ValueError, records.RecordError) as error:
             raise AnsibleActionFail(str(error)) from error
-        # Without a file nothing was deployed: all batches are gone through.
-        stop = gate.stop and bool(arguments["rollout"])
+
+    def _judge(
+        self, arguments: dict[str, Any], limit: rollout_plan.Amount, hosts: Mapping[str, Any], stops: bool
+    ) -> dict[str, Any]:
+        batch = arguments["batch"]
+        entries = {host: dict(hosts[host]) for host in batch["hosts"]}
+        for entry in entries.values():
+            if not entry["outcome"]:  # Ansible lost it on the way
+                entry.update(outcome=rollout_plan.UNREACHABLE, why=[SILENT])
+        gate = rollout_plan.gate({host: one["outcome"] for host, one in entries.items()}, limit)
+        stop = stops and gate.stop
         rolls = stop and arguments["on_failure"] == "rollback"
+        back = self._to_roll_back(batch["run"], entries) if rolls else []
         return {
             "changed": False,
             "stop": stop,
             "gate": gate.as_dict(),
-            "roll_back": back if rolls else [],
+            "roll_back": back,
             "entries": entries,
             "lines": _lines(gate, entries, back if rolls else None),
         }
@@ -71,24 +87,11 @@ class ActionModule(ActionBase):
                 found.append(host)
         return found
 
-    @staticmethod
-    def _write(arguments: dict[str, Any], gate: rollout_plan.Gate, entries: Mapping[str, dict[str, Any]]) -> None:
-        with rollout_state.changing(arguments["records_dir"], arguments["rollout"]) as state:
-            number = arguments["batch"]["number"]
-            state["gates"] = [one for one in state["gates"] if one["batch"] != number]
-            state["gates"].append({"batch": number, **gate.as_dict()})
-            state["hosts"].update(entries)
-            if gate.stop:
-                state["state"] = rollout_state.STOPPED
 
-
-def _entry(host: str, hostvars: Mapping[str, Any], planned: dict[str, Any]) -> dict[str, Any]:
-    """What a host told last; a host that Ansible lost on the way told nothing."""
-    told = hostvars[host].get("rollout_host_result") or {}
-    if "entry" in told:
-        return dict(told["entry"])
-    begun = (hostvars[host].get("rollout_begin_result") or {}).get("entry") or planned
-    return {**begun, "outcome": rollout_plan.UNREACHABLE, "why": [SILENT]}
+def _told(host: str, hostvars: Mapping[str, Any], planned: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a host told last, where no file does."""
+    found: Mapping[str, Any] = (hostvars[host].get("rollout_host_result") or {}).get("entry") or planned
+    return found
 
 
 def _lines(gate: rollout_plan.Gate, entries: Mapping[str, dict[str, Any]], back: list[str] | None) -> list[str]:

@@ -125,6 +125,9 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping) and value:
         for key, one in value.items():
             yield from _leaves(one, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list) and value:
+        for number, one in enumerate(value):
+            yield from _leaves(one, f"{path}[{number}]")
     else:
         yield path, value
 
@@ -179,15 +182,20 @@ def _lock_place(records_dir: str, digest: str) -> str:
 
 
 def restored(kept: Mapping[str, Any], records_dir: str) -> dict[str, Any]:
-    """The variables that deploy a document again; all but the secrets. Raises DeclaredError."""
-    found = dict(kept["variables"])
+    """The variables that deploy a document again: :data:`OPTIONS` without secrets, and where the lock is.
+
+    Raises DeclaredError when its lock is neither shipped any more nor kept.
+    """
+    folder = ""
     lock = kept["lock"]
-    if lock and lock_digest(shipped_lock(lock["name"])) != lock["digest"]:
-        place = _lock_place(records_dir, lock["digest"]) if _DIGEST.fullmatch(lock["digest"]) else ""
-        if not place or lock_digest(place) != lock["digest"]:
-            raise DeclaredError(
-                f"the lock {lock['name']} is another one now, and {place or 'its copy'} does not have the files of the "
-                "one before; install the version of groundstate.llm that has it"
-            )
-        found["ml_env_lock_folder"] = place + "/"
-    return found
+    if lock:
+        folder = shipped_lock(lock["name"])
+        if lock_digest(folder) != lock["digest"]:
+            folder = _lock_place(records_dir, lock["digest"]) if _DIGEST.fullmatch(lock["digest"]) else ""
+            if not folder or lock_digest(folder) != lock["digest"]:
+                raise DeclaredError(
+                    f"the lock {lock['name']} is another one now, and {folder or 'no copy'} has the files of the one "
+                    "before; install the version of groundstate.llm that shipped it"
+                )
+        folder += "/"
+    return {**kept["variables"], "ml_env_lock_folder": folder}

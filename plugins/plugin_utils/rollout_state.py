@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -56,13 +56,19 @@ def read(path: str) -> State:
     return found
 
 
-def latest(records_dir: str) -> State | None:
-    """The rollout that began last; None when there is none. Raises RecordError when it is damaged."""
+def earlier(records_dir: str) -> Iterator[State]:
+    """All rollouts, the one that began last first. Raises RecordError at one that is damaged."""
     try:
         names = sorted(name for name in os.listdir(_folder(records_dir)) if _NAME.fullmatch(name))
     except OSError:
-        return None
-    return read(os.path.join(_folder(records_dir), names[-1])) if names else None
+        return
+    for name in reversed(names):
+        yield read(os.path.join(_folder(records_dir), name))
+
+
+def latest(records_dir: str) -> State | None:
+    """The rollout that began last; None when there is none. Raises RecordError when it is damaged."""
+    return next(earlier(records_dir), None)
 
 
 @contextmanager
@@ -105,9 +111,11 @@ def begin(
         began = time.time()
         identifier = time.strftime("rollout-%Y%m%dT%H%M%SZ", time.gmtime(began)) + "-" + os.urandom(3).hex()
         state = {"schema": SCHEMA, "id": identifier, "state": RUNNING, "began_at": now(), "hosts": {}, "gates": []}
+    joining = [host for host in hashes if host not in state["hosts"]]
+    told = _told_last(records_dir, joining)
     for host, value in hashes.items():
-        if host not in state["hosts"]:
-            before = _before(records_dir, last if not resumed else None, host)
+        if host in joining:
+            before = _before(records_dir, host, told.get(host))
             state["hosts"][host] = {"declaration": value, "outcome": "", "why": [], "before": before}
     if write:
         _begin_on_disk(records_dir, state, last, resumed)
@@ -125,12 +133,21 @@ def _begin_on_disk(records_dir: str, state: State, last: State | None, resumed: 
         raise records.RecordError(f"cannot write to {where}: {error}; check groundstate_records_dir") from error
 
 
-def _before(records_dir: str, last: State | None, host: str) -> dict[str, Any] | None:
+def _told_last(records_dir: str, hosts: Collection[str]) -> dict[str, dict[str, Any]]:
+    """Host -> what the last rollout that had it knows of it."""
+    found: dict[str, dict[str, Any]] = {}
+    for state in earlier(records_dir):
+        if len(found) == len(hosts):
+            break
+        found.update({host: state["hosts"][host] for host in hosts if host in state["hosts"] and host not in found})
+    return found
+
+
+def _before(records_dir: str, host: str, told: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """What a host served before the rollout: the way back. None when no declaration of it was kept.
 
-    One that did not pass in the last rollout has that one's way back: what it serves now is not what anybody wants.
+    One that did not pass in its last rollout has that one's way back: what it serves now is not what anybody wants.
     """
-    told = (last or {}).get("hosts", {}).get(host)
     if told and told.get("outcome") not in (PASSED, ROLLED_BACK, ""):
         kept: dict[str, Any] | None = told.get("before")
         return kept

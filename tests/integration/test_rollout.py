@@ -70,7 +70,7 @@ class Fleet:
             "llm_server_launcher": "process",
             "baseline_workload": {
                 **{"prompt_tokens": 8, "output_tokens": 16, "concurrency": [1], "requests": 1, "repeats": 2},
-                **{"warmup_requests": 1, "warmup_cap_s": 1, "steady_share": 0.5},
+                "warmup_requests": 0,
             },
             "baseline_group": "fleet",
             "baseline_local_fact": "",
@@ -160,3 +160,140 @@ def row(output: str, host: str) -> str:
     rows = [line for line in found if ": ok=" not in line]
     assert rows, output
     return rows[-1]
+
+
+def test_a_failing_canary_stops_it_and_once_repaired_the_same_command_goes_on(fleet):
+    two = fleet(2)
+    two.behave("host01", {"one": {"die": True}})
+    output = two.run(rc=2)
+    assert "The rollout stopped: host01." in output
+    assert "this host cannot run it" in two.state()["hosts"]["host01"]["why"][0]
+    assert two.outcomes() == {"host01": "failed", "host02": ""}
+    assert two.state()["state"] == "stopped"
+    assert two.state()["gates"] == [{"batch": 0, "size": 1, "bad": {"host01": "failed"}, "allowed": 0, "stop": True}]
+    assert not (two.home("host02") / "servers").exists(), "nothing was begun on a host of a later batch"
+    assert two.hooks() == ["drain host01"], "what did not pass stays drained"
+    assert "Still drained: host01" in output
+
+    two.behave("host01", {})
+    output = two.run()
+    assert f"goes on with {two.state()['id']}: 0 of 2 hosts have passed" in output
+    assert two.outcomes() == {"host01": "passed", "host02": "passed"}
+    assert two.state()["state"] == "complete"
+    assert two.hooks() == ["drain host01", "undrain host01", "drain host02", "undrain host02"]
+    assert "Still drained" not in output
+    assert len(list((two.records / "rollouts").iterdir())) == 1
+    for host in two.names:
+        entry = two.state()["hosts"][host]
+        record = json.loads((two.records / host / f"{entry['record']}.json").read_text())
+        assert record["declared"]["hash"] == entry["declaration"]
+        assert entry["proof"] == "proved"
+
+
+def test_what_cannot_work_is_refused_before_any_host_is_touched(fleet):
+    two = fleet(2)
+    two.hosts["host02"]["nccl_profile_nmae"] = "stock"
+    output = two.run(rc=2)
+    assert "nccl_profile_nmae" in output
+    assert "nccl_profile_name" in output
+    assert "was lost" not in output
+    del two.hosts["host02"]["nccl_profile_nmae"]
+    output = two.run("-e", '{"rollout_batches": ["some"]}', rc=2)
+    assert "rollout_batches: 'some' is neither a number of hosts (3) nor a share of them (10%)" in output
+    assert not two.records.exists()
+    assert [name for name in two.names if (two.home(name) / "servers").exists()] == []
+
+
+def test_check_mode_plans_and_asks_and_writes_nothing(fleet):
+    two = fleet(2)
+    output = two.run("--check", "--limit", "host01")
+    assert "batch 1 (canaries): host01" in output
+    assert "host02" not in output
+    assert "would be launched" in output or "it was never launched here" in output
+    assert "nothing was rolled out" in output
+    assert not two.records.exists()
+    assert not (two.home("host01") / "servers").exists()
+    assert two.hooks() == []
+
+
+UNREACHABLE = {
+    "ansible_connection": "ssh",
+    "ansible_host": "127.0.0.1",
+    "ansible_port": 1,
+    "ansible_ssh_common_args": "-o BatchMode=yes -o ConnectTimeout=2",
+}
+
+
+@pytest.mark.slow  # 34 deployments: three minutes on two cores
+def test_twelve_hosts(fleet, tmp_path):
+    twelve = fleet(12, canaries=2)
+    twelve.declare(rollout_batches=[4, "50%"], rollout_max_failed="40%")
+
+    # A slow host, one that is down, and one that is lost half-way: as many as are allowed in their batches.
+    twelve.behave("host05", {"one": SLOW})
+    twelve.hosts["host12"].update(UNREACHABLE)
+    lose = tmp_path / "lose.yml"
+    lose.write_text(
+        "---\n- name: Lose the host\n  ansible.builtin.set_fact:\n    "
+        + "\n    ".join(f"{name}: {value!r}" for name, value in UNREACHABLE.items())
+        + "\n"
+    )
+    twelve.hosts["host11"]["rollout_drain"] = str(lose)
+    output = twelve.run(rc=4)
+    assert "batch 1 (canaries): host01, host02" in output
+    assert "batch 2 (4 of 12): host03, host04, host05, host06" in output
+    assert "batch 3 (6 of 12): host07, host08, host09, host10, host11, host12" in output
+    bad = {"host05": "slower", "host11": "unreachable", "host12": "unreachable"}
+    assert twelve.outcomes() == {host: bad.get(host, "passed") for host in twelve.names}
+    assert twelve.state()["state"] == "complete"
+    assert {one["host"] for group in twelve.state()["report"]["groups"] for one in group["outliers"]} >= {"host05"}
+    assert re.search(r"host05: \d\d\.\d % below its group \(z -", output)
+    assert "Still drained: host05, host11" in output
+    assert "stopped answering" in row(output, "host11")
+    twelve.hooks()
+
+    # Repaired, and given again: another rollout, over these alone.
+    del twelve.hosts["host11"]["rollout_drain"]
+    for name in UNREACHABLE:
+        del twelve.hosts["host12"][name]
+    twelve.behave("host05", {})
+    os.kill(servers.load(str(twelve.home("host05")), "chat").pid, signal.SIGKILL)
+    twelve.run("--limit", "host05,host11,host12", "-e", '{"rollout_batches": [3]}')
+    assert twelve.outcomes() == {"host05": "passed", "host11": "passed", "host12": "passed"}
+    assert sorted(twelve.hooks())[3:] == ["undrain host05", "undrain host11", "undrain host12"]
+
+    # Another declaration: two hosts are slow with it, one changes a variable on its way. The batch goes back.
+    twelve.declare(fleet_variant="two", rollout_max_failed=0, rollout_on_failure="rollback")
+    before = {host: servers.load(str(twelve.home(host)), "chat").start_id for host in twelve.names}
+    for host in ("host03", "host04"):
+        twelve.behave(host, {"two": SLOW})
+    twelve.behave("host06", {"two": {"environment": {"NCCL_PROTO": "Simple"}}})
+    output = twelve.run(rc=2)
+    assert 'llm_server.command[5]: "one" -> "two"' in output
+    assert twelve.state()["state"] == "stopped"
+    assert twelve.state()["gates"][1]["bad"] == {"host03": "slower", "host04": "slower", "host06": "unproved"}
+    assert twelve.outcomes() == {
+        host: "passed" if host <= "host02" else "rolled_back" if host <= "host06" else "" for host in twelve.names
+    }
+    assert [twelve.variant(host) for host in twelve.names] == ["two"] * 2 + ["one"] * 10
+    assert "back at record" in row(output, "host06")
+    assert ", proved," in twelve.state()["hosts"]["host06"]["rolled_back"]
+    after = {host: servers.load(str(twelve.home(host)), "chat").start_id for host in twelve.names}
+    assert {host for host in twelve.names if after[host] == before[host]} == set(twelve.names[6:])
+    hooks = twelve.hooks()
+    assert {host for host in twelve.names[:6] if hooks.count(f"undrain {host}") > 0} == set(twelve.names[:6])
+    assert hooks.count("drain host05") == 2, "it had passed and served when the batch went back"
+    assert "Still drained" not in output
+
+    # Repaired, the same command goes on: the canaries are left alone.
+    for host in ("host03", "host04", "host06"):
+        twelve.behave(host, {})
+    output = twelve.run()
+    assert "2 of 12 hosts have passed" in output
+    assert set(twelve.outcomes().values()) == {"passed"}
+    assert twelve.state()["state"] == "complete"
+    assert {twelve.variant(host) for host in twelve.names} == {"two"}
+    assert {servers.load(str(twelve.home(host)), "chat").start_id for host in twelve.names[:2]} == {
+        after[host] for host in twelve.names[:2]
+    }
+    assert twelve.state()["report"]["groups"][0]["change"]["hosts"] == 12
