@@ -13,7 +13,7 @@ from typing import Any
 from ..module_utils import stats
 from ..module_utils.fingerprint import under_load
 from ..module_utils.fingerprint.explain import explain
-from .rollout_plan import FAILED, PASSED, UNREACHABLE
+from .rollout_plan import PASSED
 
 Record = dict[str, Any]
 Entry = Mapping[str, Any]
@@ -239,8 +239,7 @@ def drained(hosts: Mapping[str, Entry]) -> list[str]:
 
 
 def counts(hosts: Mapping[str, Entry]) -> str:
-    """ "10 passed, 1 failed, 1 waits"."""
-    order = [PASSED, FAILED, UNREACHABLE]
+    """ "10 passed, 1 failed, 1 waiting"."""
     names = [str(entry.get("outcome") or "waiting") for entry in hosts.values()]
-    kinds = sorted(set(names), key=lambda name: (name not in order, name))
+    kinds = sorted(set(names), key=lambda name: (name != PASSED, name))
     return ", ".join(f"{names.count(kind)} {kind.replace('_', ' ')}" for kind in kinds)

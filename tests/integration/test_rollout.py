@@ -106,7 +106,7 @@ class Fleet:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=550,
+            timeout=1200,
             check=False,
         )
         output = done.stdout + done.stderr
@@ -225,6 +225,7 @@ UNREACHABLE = {
 
 
 @pytest.mark.slow  # 34 deployments: three minutes on two cores
+@pytest.mark.timeout(3000)
 def test_twelve_hosts(fleet, tmp_path):
     twelve = fleet(12, canaries=2)
     twelve.declare(rollout_batches=[4, "50%"], rollout_max_failed="40%")
