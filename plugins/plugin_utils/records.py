@@ -39,6 +39,11 @@ class RecordError(Exception):
     """A record or the baseline file cannot be used; the message says which and what to do."""
 
 
+def is_id(name: str) -> bool:
+    """Whether a name is the id of a record."""
+    return bool(_ID.fullmatch(name))
+
+
 def folder(records_dir: str, host: str) -> str:
     """The folder of one host's records. A host name is data from an inventory: it must stay one folder."""
     if not host or host.startswith(".") or "/" in host or not host.isprintable():
@@ -129,7 +134,7 @@ def read_baselines(records_dir: str, group: str) -> dict[str, dict[str, Any]]:
 
 
 @contextmanager
-def _alone(path: str) -> Iterator[None]:
+def alone(path: str) -> Iterator[None]:
     """Hosts of one group may be recorded at the same time; the folder itself is locked, so nothing is left behind."""
     os.makedirs(path, exist_ok=True)
     handle = os.open(path, os.O_RDONLY)
@@ -145,7 +150,7 @@ def add_to_baseline(records_dir: str, group: str, key: str, label: str, host: st
     where = folder(records_dir, group)
     path = os.path.join(where, BASELINE_FILE)
     try:
-        with _alone(where):
+        with alone(where):
             baselines = read_baselines(records_dir, group)
             entry = baselines.setdefault(key, {"label": label, "records": []})
             name = identifier if host == group else f"{host}/{identifier}"
@@ -230,6 +235,7 @@ def last_of_server(records_dir: str, host: str, server: str) -> dict[str, Any] |
             record = read_record(records_dir, host, identifier)
         except RecordError:
             continue  # a damaged record is reported where it is asked for by name
-        if record and record["measurement"]["server"]["name"] == server:
+        # A start of a comparison is of an arm, which need not be the declaration that is deployed.
+        if record and "comparison" not in record and record["measurement"]["server"]["name"] == server:
             return record
     return None
