@@ -130,6 +130,9 @@ def _verdict(document: dict[str, Any], pair: dict[str, Any], base: str) -> str:
 
 
 def _notes(document: dict[str, Any]) -> list[str]:
-    return [
-        f"start {one['number']} ({one['arm']}): {'; '.join(one['notes'])}" for one in document["starts"] if one["notes"]
-    ]
+    """What was noted of starts, each sentence once."""
+    found: dict[str, list[str]] = {}
+    for one in document["starts"]:
+        for note in one["notes"]:
+            found.setdefault(note, []).append(f"{one['number']} ({one['arm']})")
+    return [f"{note}: {'starts' if len(names) > 1 else 'start'} {', '.join(names)}" for note, names in found.items()]
