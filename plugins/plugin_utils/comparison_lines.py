@@ -130,9 +130,13 @@ def _verdict(document: dict[str, Any], pair: dict[str, Any], base: str) -> str:
 
 
 def _notes(document: dict[str, Any]) -> list[str]:
-    """What was noted of starts, each sentence once."""
-    found: dict[str, list[str]] = {}
+    """What was noted of starts, each sentence once, with how many starts of which arm it is of."""
+    found: dict[str, dict[str, int]] = {}
     for one in document["starts"]:
         for note in one["notes"]:
-            found.setdefault(note, []).append(f"{one['number']} ({one['arm']})")
-    return [f"{note}: {'starts' if len(names) > 1 else 'start'} {', '.join(names)}" for note, names in found.items()]
+            counts = found.setdefault(note, {})
+            counts[one["arm"]] = counts.get(one["arm"], 0) + 1
+    return [
+        f"{note}: {', '.join(summary.count(number, 'start') + ' of ' + arm for arm, number in sorted(counts.items()))}"
+        for note, counts in found.items()
+    ]

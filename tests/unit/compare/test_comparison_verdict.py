@@ -174,7 +174,7 @@ def test_lines_of_a_run():
     assert "eagle against base: SLOWER -3" in text
     assert "at 98.8 % confidence" in text
     assert "6 in 6 min, decided" in text
-    assert "not steady after the warm-up: starts 2 (eagle), 5 (base)" in text
+    assert "not steady after the warm-up: 1 start of base, 1 start of eagle" in text
     ended = comparison_lines.ended(document, document["starts"][-1])
     assert ended.startswith("start 6: eagle ")
     assert "eagle so far -" in ended
