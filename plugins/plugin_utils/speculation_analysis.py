@@ -121,7 +121,9 @@ def _configuration(
         "verdict": verdict,
         "would_pay_if": [],
     }
-    if verdict != "pays" and length["value"] and cycle["value"] and needed["value"]:
+    # One that looks faster and is not sure needs more blocks, nothing else.
+    slower = speedup["value"] is not None and speedup["value"] <= 1.0
+    if slower and length["value"] and cycle["value"] and needed["value"]:
         base_step = cycle["value"] / needed["value"]
         found["would_pay_if"] = speculation.changes(length["value"], cycle["value"], base_step, drafts)
     found["traps"] = speculation_traps.find(document, found, own, _of_arm(document, records, base))
