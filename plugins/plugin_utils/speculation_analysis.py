@@ -111,7 +111,8 @@ def _configuration(
         "arm": arm,
         "drafts": drafts,
         "accept_length": length,
-        "accept_length_source": _source(own),
+        "accept_length_source": _told(own, "source"),
+        "accept_length_note": _told(own, "note"),
         "tokens_per_chunk": _mean([level(record).get("tokens_per_chunk") for record in own]),
         "acceptance_per_position": positions(own),
         "cycle_s": cycle,
@@ -191,7 +192,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return stats.mean(known) if known else None
 
 
-def _source(own: Sequence[Record]) -> str | None:
-    """Where the accept length comes from, with what is wrong with it; of several, all."""
-    told = {(level(record).get("speculation") or {}).get("note") for record in own} - {None}
+def _told(own: Sequence[Record], name: str) -> str | None:
+    """Where the accept length comes from (``source``), or what is known to be wrong with it (``note``)."""
+    told = {(level(record).get("speculation") or {}).get(name) for record in own} - {None}
     return "; ".join(sorted(str(one) for one in told)) or None
