@@ -56,6 +56,7 @@ ARMS = [arm("quick"), arm("slow", step=0.03)]
 SHORT = {"compare_arms": ARMS, "compare_looks": [2]}
 
 
+@pytest.mark.timeout(1500)
 def test_killed_in_the_second_start_it_goes_on_and_a_third_run_has_nothing_to_do(bed):
     bed.killed_at("start 2 of", **SHORT)
     before = bed.document()
@@ -130,7 +131,7 @@ STAGES = [
 
 
 @pytest.mark.slow  # a dozen runs of the playbook
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(2400)
 def test_killed_at_every_stage_the_same_command_completes_it(bed):
     finished: dict[int, dict] = {}
     identifiers = set()
@@ -153,7 +154,7 @@ def test_killed_at_every_stage_the_same_command_completes_it(bed):
 
 
 @pytest.mark.slow  # two runs of the playbook
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1500)
 def test_killed_at_the_end_it_still_leaves_the_reference(bed):
     bed.killed_at("Leave the host as asked for", **SHORT)
     before = bed.document()
@@ -165,7 +166,7 @@ def test_killed_at_the_end_it_still_leaves_the_reference(bed):
 
 
 @pytest.mark.slow  # two whole comparisons
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1500)
 def test_a_file_that_is_edited_between_the_arms_stops_it_until_it_is_accepted(bed):
     """An environment that somebody edits between two starts: the arms differ in what nobody declared."""
     site = bed.folder / "env" / "lib" / "python3.11" / "site-packages"
@@ -199,7 +200,7 @@ def test_a_file_that_is_edited_between_the_arms_stops_it_until_it_is_accepted(be
 
 
 @pytest.mark.slow  # a whole comparison
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1500)
 def test_equal_arms_differ_in_nothing_and_are_not_called_changed(bed):
     equal = {"compare_arms": [arm("a"), arm("b"), arm("c")], "compare_looks": [2], "compare_tolerance": 0.3}
     bed.run(**equal)
