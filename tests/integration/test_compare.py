@@ -75,6 +75,9 @@ def test_killed_in_the_second_start_it_goes_on_and_a_third_run_has_nothing_to_do
     assert "start 1 of at most" not in output
     # Every start was a fresh one, and each record says whose it is.
     made = [json.loads(path.read_text()) for path in bed.record_files()]
+    for one in made:
+        argv = one["fingerprints"]["before"]["sections"]["server"]["argv"]
+        assert argv[argv.index("--step") + 1] == {"quick": "0.01", "slow": "0.03"}[one["comparison"]["arm"]]
     assert len({one["measurement"]["server"]["start_id"] for one in made}) == 4
     assert sorted(one["comparison"]["number"] for one in made) == [1, 2, 3, 4]
     # On a busy machine the client may be the limit: then no verdict is given, and that is said.
@@ -94,8 +97,11 @@ def test_killed_in_the_second_start_it_goes_on_and_a_third_run_has_nothing_to_do
     assert bed.document() == after
 
 
-def test_a_plan_in_check_mode_changes_nothing(bed):
-    output = bed.run("--check", **SHORT)
+def test_a_plan_in_check_mode_changes_nothing_and_shows_no_secret(bed):
+    secret = {"name": "slow", "vars": {"llm_server": {"extra_args": {"step": 0.03}, "api_key": "not-to-be-seen"}}}
+    output = bed.run("--check", "-vvv", **{**SHORT, "compare_arms": [arm("quick"), secret]})
+    assert "not-to-be-seen" not in output
+    assert "environment OPENAI_API_KEY: not set in quick, sha256:" in output
     assert "argument --step: 0.01 in quick, 0.03 in slow (declared)" in output
     assert "order       quick slow, slow quick" in output
     assert not bed.home.exists()
