@@ -11,7 +11,7 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
 from ..module_utils import measurement
-from ..plugin_utils import explanations, index, records, summary, verdict
+from ..plugin_utils import declared, explanations, index, records, role_values, summary, verdict
 
 ARGUMENTS = {
     "records_dir": {"type": "path", "required": True},
@@ -52,11 +52,11 @@ class ActionModule(ActionBase):
             except ValueError as error:
                 raise AnsibleActionFail(f"{name}: {error}") from error
         try:
-            return self._record(host, arguments, check)
+            return self._record(host, arguments, check, task_vars or {})
         except records.RecordError as error:
             raise AnsibleActionFail(str(error)) from error
 
-    def _record(self, host: str, arguments: dict[str, Any], check: bool) -> dict[str, Any]:
+    def _record(self, host: str, arguments: dict[str, Any], check: bool, variables: dict[str, Any]) -> dict[str, Any]:
         directory, measured = arguments["records_dir"], arguments["measurement"]
         group = arguments["group"] or host
         fingerprint = arguments["fingerprints"].get("before") or {}
@@ -83,6 +83,7 @@ class ActionModule(ActionBase):
             before = [] if check else self._history(directory, arguments["history_url"], host, key, warnings)
             record["verdict"] = self._decide(directory, record, baseline, before, arguments).as_dict()
             if not check:
+                record["declared"] = self._declared(directory, measured, variables)
                 records.write_record(directory, host, record)
             result["changed"] = True
 
@@ -112,6 +113,23 @@ class ActionModule(ActionBase):
         if warnings:
             result["warnings"] = sorted(set(warnings))
         return result
+
+    def _declared(self, directory: str, measured: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any] | None:
+        """What was declared for the measured server, a rollout's way back; None when this play did not deploy it."""
+        launched = variables.get("llm_server_result") or {}
+        if not declared.deployed(variables) or launched["declaration_hash"] != measured["server"]["declaration_hash"]:
+            return None
+        every = role_values.every_role(self._loader)
+        values, problems = role_values.read(self._templar, declared.ROLES, every, variables)
+        if problems:
+            return None
+        folder = declared.lock_folder(variables)
+        found = declared.document(values, every, folder)
+        try:
+            declared.keep_lock(directory, found, folder)
+        except OSError as error:
+            raise records.RecordError(f"cannot keep the lock in {directory}: {error}") from error
+        return found
 
     @staticmethod
     def _history(directory: str, url: str, host: str, key: str, warnings: list[str]) -> list[dict[str, Any]]:

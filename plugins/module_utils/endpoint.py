@@ -38,6 +38,9 @@ class Sample:
     chunks: int = 0
     connect_s: float = 0.0
     gaps: list[float] = field(default_factory=list)
+    text: str = ""  # the answer, until its repetition is known
+    repetition: tuple[float | None, float | None] = (None, None)  # of the prompt and of the answer, see repetition.py
+    speculation: dict[str, Any] | None = None  # what the engine told of it, see speculation_window.py
 
     @property
     def ok(self) -> bool:
@@ -73,6 +76,7 @@ def judge(sample: Sample, response: Response, stream: Stream, asked: int) -> Non
     sample.sent_at, sample.connect_s = response.sent_at, response.connect_s
     sample.tokens, sample.prompt_tokens = stream.completion_tokens, stream.prompt_tokens
     sample.cached_tokens, sample.chunks = stream.cached_tokens, len(stream.times)
+    sample.text, sample.speculation = "".join(stream.texts), stream.speculation
     if response.status != 200:
         sample.error = f"http_{response.status}"
         sample.message = reply_text(response)
@@ -249,6 +253,7 @@ class Endpoint:
             asked["seed"] = self.workload["seed"]
         if stream:
             asked["stream_options"] = {"include_usage": True}
+            asked.update(self.engine.speculation_fields)
         if self.chat:
             asked["messages"] = [{"role": "user", "content": prompt}]
         else:
@@ -258,7 +263,7 @@ class Endpoint:
 
     async def measure(self, body: bytes, tokens: int) -> Sample:
         """Send one request and time its stream; never raises for a request that failed."""
-        sample, stream = Sample(sent_at=now()), Stream()
+        sample, stream = Sample(sent_at=now()), Stream(self.engine.told_speculation)
         try:
             response = await self.client.request("POST", self.path, body, self.timeout_s, stream.feed)
         except HttpError as error:

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
-from . import prompt_source, server_metrics, stats
+from . import prompt_source, repetition, server_metrics, stats
 from . import workload as workloads
 from .endpoint import Endpoint, Sample
 from .http1 import HttpError
@@ -182,7 +182,11 @@ class Runner:
     async def _repeat(self, concurrency: int, index: int, watch: ClientWatch) -> Repeat:
         count = concurrency * self.workload["requests"]
         keys: list[tuple[str | int, ...]] = [("measure", concurrency, index, number) for number in range(count)]
-        return Repeat(concurrency, index, await self._wave(concurrency, keys, watch))
+        samples = await self._wave(concurrency, keys, watch)
+        for key, sample in zip(keys, samples):  # nothing is in flight now
+            sample.repetition = repetition.of_request(self.chosen.prompts.make(*key), sample.text)
+            sample.text = ""
+        return Repeat(concurrency, index, samples)
 
     async def _warm_up(self, concurrency: int) -> dict[str, Any]:
         """Waves until three successive ones agree; the first failure ends the run, since it tells what is wrong."""

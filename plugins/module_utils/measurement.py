@@ -9,7 +9,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from . import files, stats
+from . import files, speculation_window, stats
 from .endpoint import Sample
 from .load import Level, Repeat, Run, count_errors
 from .sampling import Sampler, summarise
@@ -109,17 +109,29 @@ def summarise_level(repeats: list[Repeat]) -> dict[str, Any]:
         "tokens_per_chunk": sum(one.tokens or 0 for one in good) / chunks if chunks else None,
         "prompt_tokens": {"min": min(lengths), "max": max(lengths)} if lengths else None,
         "cached_tokens": sum(cached) if cached else None,
+        "repetition": {
+            name: _mean([one.repetition[place] for one in good]) for place, name in enumerate(("prompts", "answers"))
+        },
         "decode_tok_s": _over_repeats(rows, "decode_tok_s").as_dict(),
         "output_tok_s": _over_repeats(rows, "output_tok_s").as_dict(),
     }
 
 
 def _level(level: Level, repeats: list[Repeat], sampler: Sampler) -> dict[str, Any]:
-    """A level with what was observed around it: warm-up, the server's metrics, the machine."""
+    """A level with what was observed around it: warm-up, the server's metrics, speculation, the machine."""
+    good = [one for repeat in repeats for one in repeat.samples if one.ok]
+    metrics = level.metrics or {}
     return {
         **summarise_level(repeats),
         "warmup": level.warmup,
         "server_metrics": level.metrics,
+        "speculation": speculation_window.window(
+            metrics.get("delta") or {},
+            (metrics.get("after") or {}).get("accept_length"),
+            [one.speculation for one in good if one.speculation],
+            sum(one.tokens or 0 for one in good),
+            len(good),
+        ),
         "machine": summarise(sampler.rows, level.began, level.ended),
     }
 

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from . import argument_check, engine_parser, nvidia, plan, ports, procfs, servers
+from . import argument_check, draft_model, engine_parser, nvidia, plan, ports, procfs, servers
 from . import declaration as declarations
 from .engines import get_engine
 from .servers import ServerRecord, Situation
@@ -54,6 +54,7 @@ def obstacles(home: str, wanted: plan.Plan, situation: Situation) -> list[str]:
     for field, path in declarations.local_paths(declaration).items():
         if not os.path.exists(os.path.expanduser(path)):
             found.append(f"{field}: {path} does not exist on this host; copy the model there or correct the path")
+    found += [one for one in [draft_model.mismatch(declaration)] if one]
     program = wanted.argv[0] if wanted.argv else ""
     if program and not shutil.which(program, path=wanted.environment["PATH"]):
         hint = "" if os.path.isdir(wanted.env_path) else f" (the environment {wanted.env_path or '-'} does not exist)"

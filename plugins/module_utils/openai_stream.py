@@ -11,7 +11,7 @@ the one with the usage do not. How *many* tokens there were is never counted fro
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Callable
 
 from . import files, sse
 
@@ -45,18 +45,31 @@ def error_text(payload: Any) -> str:
     return ""
 
 
-class Stream:
-    """Collects one streamed answer; feed it the body as it arrives."""
+def text_of(choice: dict[str, Any]) -> str:
+    """The text of an entry of ``choices`` that carries a token; "" where that is no text (a tool call)."""
+    delta = choice.get("delta")
+    told = [choice.get("text")] + [delta.get(name) for name in DELTA_FIELDS if isinstance(delta, dict)]
+    return "".join(one for one in told if isinstance(one, str))
 
-    def __init__(self) -> None:
+
+class Stream:
+    """Collects one streamed answer; feed it the body as it arrives.
+
+    ``told_speculation`` is the engine's (see engines/base.py): it is asked of events that carry no token.
+    """
+
+    def __init__(self, told_speculation: Callable[[dict[str, Any]], dict[str, Any] | None] | None = None) -> None:
         self.times: list[float] = []  # arrival of each token event
         self.prompt_tokens: int | None = None
         self.completion_tokens: int | None = None
         self.cached_tokens: int | None = None
         self.finish_reason: str | None = None
+        self.texts: list[str] = []  # of the token events
+        self.speculation: dict[str, Any] | None = None
         self.done = False
         self.error = ""  # message of an error that came inside the stream
         self._parser = sse.Parser()
+        self._told_speculation = told_speculation
 
     def feed(self, when: float, data: bytes) -> None:
         """Take body bytes that arrived at ``when``. Raises ValueError for what is no such stream."""
@@ -81,8 +94,11 @@ class Stream:
             if carries_token(choice):
                 # Two choices of one chunk are still one arrival; only one choice is ever asked for.
                 self.times.append(when)
+                self.texts.append(text_of(choice))
             if isinstance(choice, dict) and choice.get("finish_reason"):
                 self.finish_reason = str(choice["finish_reason"])
+        if not choices and self._told_speculation is not None:
+            self.speculation = self._told_speculation(payload) or self.speculation
         usage = payload.get("usage")
         if isinstance(usage, dict):
             self._usage(usage)

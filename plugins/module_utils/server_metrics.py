@@ -10,9 +10,22 @@ from typing import Any
 
 _LINE = re.compile(r"^([A-Za-z_:][A-Za-z0-9_:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?\s*$")
 _RANK = re.compile(r'(?:^|,)\s*tp_rank="(\d+)"')
+_POSITION = re.compile(r'(?:^|,)\s*position="(\d{1,3})"')
 
 #: Our names that only ever grow; the rest are gauges.
-COUNTERS = frozenset({"drafts", "accepted_tokens", "cached_tokens", "prompt_tokens", "generated_tokens"})
+COUNTERS = frozenset(
+    {
+        "drafts",
+        "draft_tokens",
+        "accepted_tokens",
+        "verify_calls",
+        "cached_tokens",
+        "prompt_tokens",
+        "generated_tokens",
+    }
+)
+#: A counter for each position of a draft; its first one becomes ``accepted_at_0``.
+PER_POSITION = "accepted_at"
 #: No counter comes to this; sums and ratios of smaller ones stay finite.
 _LARGEST = 2.0**63
 #: Gauges that are summed over the engines of one server; of others the greatest counts.
@@ -33,13 +46,24 @@ def parse(text: str, names: Mapping[str, str]) -> dict[str, float]:
         rank = _RANK.search(parts.group(2) or "")
         if rank and rank.group(1) != "0":
             continue
+        ours = wanted[parts.group(1)]
+        if ours == PER_POSITION:
+            position = _POSITION.search(parts.group(2) or "")
+            if position is None:
+                continue
+            ours = f"{PER_POSITION}_{int(position.group(1))}"
         try:
             value = float(parts.group(3))
         except ValueError:
             continue
         if abs(value) < _LARGEST:  # False for NaN, too
-            found.setdefault(wanted[parts.group(1)], []).append(value)
-    return {ours: sum(all_) if ours in COUNTERS | SUMMED else max(all_) for ours, all_ in sorted(found.items())}
+            found.setdefault(ours, []).append(value)
+    return {ours: sum(all_) if counts(ours) or ours in SUMMED else max(all_) for ours, all_ in sorted(found.items())}
+
+
+def counts(name: str) -> bool:
+    """Whether this name of ours is that of a counter."""
+    return name in COUNTERS or name.startswith(PER_POSITION)
 
 
 def compare(before: dict[str, float] | None, after: dict[str, float] | None, own_tokens: int) -> dict[str, Any] | None:
@@ -51,7 +75,7 @@ def compare(before: dict[str, float] | None, after: dict[str, float] | None, own
     """
     if not before or not after:
         return None
-    delta = {name: after[name] - before[name] for name in sorted(COUNTERS & set(before) & set(after))}
+    delta = {name: after[name] - before[name] for name in sorted(set(before) & set(after)) if counts(name)}
     if any(value < 0 for value in delta.values()):  # the server restarted its counters
         delta = {}
     accept = after.get("accept_length") or None  # SGLang tells 0 when it does not speculate

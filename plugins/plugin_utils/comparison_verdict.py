@@ -10,6 +10,7 @@ are given at the planned looks only.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from ..module_utils import paired, stats
@@ -25,14 +26,19 @@ def alpha(document: dict[str, Any]) -> float:
     return verdict.ALPHA / (len(document["looks"]) * max(1, len(document["arms"]) - 1))
 
 
-def usable_blocks(document: dict[str, Any]) -> list[dict[str, float]]:
-    """Of each complete block without a weak start: arm -> ln of its rate."""
-    found: list[dict[str, float]] = []
+def usable_starts(document: Mapping[str, Any]) -> list[dict[str, dict[str, Any]]]:
+    """Of each complete block without a weak start: arm -> its start."""
+    found = []
     for number in range(1, comparisons.complete_blocks(document) + 1):
         block = [one for one in document["starts"] if one["block"] == number]
         if not any(one.get("weak") for one in block):
-            found.append({one["arm"]: comparisons.log_rate(one) for one in block})
+            found.append({one["arm"]: one for one in block})
     return found
+
+
+def usable_blocks(document: dict[str, Any]) -> list[dict[str, float]]:
+    """Of each usable block: arm -> ln of its rate."""
+    return [{arm: comparisons.log_rate(one) for arm, one in block.items()} for block in usable_starts(document)]
 
 
 def pair(document: dict[str, Any], arm: str) -> paired.Pair | None:

@@ -117,6 +117,8 @@ def new(
         "state": "running",
         "result": None,
         "speculation": None,
+        # What was left on the host at the end; None: it is not over yet.
+        "left": None,
     }
 
 

@@ -54,6 +54,10 @@ def failure(result: Mapping[str, Any]) -> list[str]:
     if result.get("censored"):
         return [str(result["censored"])]
     lines = str(result.get("msg") or "").rstrip().splitlines()
+    items = result.get("results")
+    for one in items if isinstance(items, list) else []:
+        if isinstance(one, Mapping) and one.get("failed"):
+            lines += [f"{one.get('item')}:", *(f"  {line}" for line in failure(one))]
     if result.get("assertion"):
         lines.append(f"assertion: {result['assertion']}")
     if "cmd" in result and "rc" in result:

@@ -17,11 +17,13 @@ def _interval(value: float, low: float | None, high: float | None, unit: str, sc
     return text
 
 
-def _count(number: int, noun: str) -> str:
+def count(number: int, noun: str) -> str:
+    """A number with its noun in the right form."""
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
-def _percent(ratio: float) -> str:
+def percent(ratio: float) -> str:
+    """A ratio as a change in percent."""
     return f"{100 * (ratio - 1):+.1f} %"
 
 
@@ -64,7 +66,7 @@ def _proof(record: dict[str, Any]) -> str:
     if not proof:
         return "not asked for"
     profile, workers = record.get("profile") or "?", len(proof.get("workers") or [])
-    text = f"{proof.get('verdict', 'unknown')}, profile {profile}, {_count(workers, 'worker')}"
+    text = f"{proof.get('verdict', 'unknown')}, profile {profile}, {count(workers, 'worker')}"
     why = proof.get("why") or []
     reasons = [why] if isinstance(why, str) else list(why)
     return text + (f": {reasons[0]}" if reasons and proof.get("verdict") != "proved" else "")
@@ -75,7 +77,7 @@ def _baseline(verdict: dict[str, Any], standing: dict[str, Any]) -> list[tuple[s
         return []
     starts = verdict["baseline_starts"]
     value = _interval(verdict["baseline_value"], verdict["baseline_low"], verdict["baseline_high"], verdict["unit"])
-    text = f"{value}, {_count(starts, 'start')}"
+    text = f"{value}, {count(starts, 'start')}"
     if standing["starts"] != starts:
         text += f" when this was compared; {standing['starts']} now"
     return [("baseline", text + (", provisional: accept at least 3 starts" if standing["provisional"] else ""))]
@@ -84,9 +86,9 @@ def _baseline(verdict: dict[str, Any], standing: dict[str, Any]) -> list[tuple[s
 def _ratio(verdict: dict[str, Any]) -> str:
     if verdict["ratio"] is None:
         return ""
-    text = f" {_percent(verdict['ratio'])}"
+    text = f" {percent(verdict['ratio'])}"
     if verdict["ratio_low"] is not None:
-        text += f" ({_percent(verdict['ratio_low'])} to {_percent(verdict['ratio_high'])}"
+        text += f" ({percent(verdict['ratio_low'])} to {percent(verdict['ratio_high'])}"
         text += " if starts did not differ)" if verdict["basis"] == "repeats" else ")"
     return text
 
@@ -126,7 +128,7 @@ def _verdict(record: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [*_baseline(verdict, record["baseline"]), ("verdict", text), *_mde(verdict), *_drift(verdict)]
     changed = [one for one in verdict["metrics"] if one["changed"]]
     if changed:
-        told = ", ".join(f"{one['metric']} at {one['concurrency']} {_percent(one['ratio'])}" for one in changed)
+        told = ", ".join(f"{one['metric']} at {one['concurrency']} {percent(one['ratio'])}" for one in changed)
         rows.append(("also", f"changed: {told}"))
     return rows + _explanations(record)
 
@@ -141,7 +143,7 @@ def _explanations(record: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [("changed" if index == 0 else "", line) for index, line in enumerate(told[:SHOWN])]
     more = len(told) - SHOWN
     if more > 0:
-        rows.append(("", f"... and {_count(more, 'more difference')} in the record"))
+        rows.append(("", f"... and {count(more, 'more difference')} in the record"))
     return rows
 
 
@@ -159,7 +161,7 @@ def rows(record: dict[str, Any], path: str, reused: bool) -> list[tuple[str, str
     return [
         ("server", _server(record)),
         ("workload", _workload(measurement)),
-        ("decode", f"{rate}, {_count(headline['n'], 'repeat')} within one start"),
+        ("decode", f"{rate}, {count(headline['n'], 'repeat')} within one start"),
         ("TTFT", _interval(ttft["mean"], ttft.get("low"), ttft.get("high"), "ms", 1000.0)),
         ("TPOT", _interval(tpot["mean"], tpot.get("low"), tpot.get("high"), "ms", 1000.0)),
         ("proof", _proof(record)),

@@ -6,12 +6,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from . import __version__, history, inventory, lint, playbooks, records, report
+from . import __version__, calc, history, inventory, lint, playbooks, records, report
 from .interruption import INTERRUPTED
 
 # Each adds its commands with ``add_commands(subparsers)`` and names with ``set_defaults(run=...)`` the function that
 # runs one: it takes the parsed options and returns the exit code. What takes long to import is imported in there.
-COMMANDS = (playbooks, history, report, records, inventory, lint)
+COMMANDS = (playbooks, calc, history, report, records, inventory, lint)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,7 +51,8 @@ class Durations:
             del self._kept[kind][host]
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            plugin("module_utils.files").write_json(str(self._path), self._kept, 0o600)
+            # Not sorted: the order of the hosts is that of their last runs.
+            plugin("module_utils.files").write_atomic(str(self._path), json.dumps(self._kept) + "\n", 0o600)
         except OSError:
             pass
 

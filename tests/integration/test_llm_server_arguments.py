@@ -32,7 +32,7 @@ def test_a_wrong_argument_is_refused_while_the_server_runs_on(launch, host):
         "extra_args.ctx-size: llama.cpp",
         "declare llm_server.context_length",
         "has no argument --paralel; did you mean --parallel?",
-        "does not know 'medusa' for --speculation (one of none, ngram)",
+        "does not know 'medusa' for --speculation (one of none, ngram, draft)",
     ):
         assert told in refused["msg"]
     assert host.record("local").start_id == first["start_id"]

@@ -91,8 +91,9 @@ class Engine:
     #: Prometheus text, or None when the engine has none.
     metrics_path: str | None = None
     #: Our name -> the engine's metric. Names: running_requests, queued_requests, accept_length (gauge),
-    #: drafts and accepted_tokens (counters; accept length = 1 + accepted_tokens / drafts), kv_cache_use (gauge, share),
-    #: prompt_tokens, cached_tokens and generated_tokens (counters).
+    #: drafts (cycles that drafted), draft_tokens, accepted_tokens, accepted_at (one for each ``position``) and
+    #: verify_calls (counters; accept length = 1 + accepted_tokens / drafts), kv_cache_use (gauge, share), and the
+    #: counters prompt_tokens, cached_tokens and generated_tokens.
     metrics: ClassVar[Mapping[str, str]] = {}
     #: Resolved arguments and state as JSON, or None.
     info_path: str | None = None
@@ -128,6 +129,8 @@ class Engine:
     supports_ignore_eos = False
     #: False also where the engine accepts the field and silently does nothing with it.
     supports_min_tokens = False
+    #: Request fields that make a streamed answer tell of its speculation, see :meth:`told_speculation`.
+    speculation_fields: ClassVar[Mapping[str, Any]] = {}
     #: Variable that gives the server its API key; None: it has only an argument, which everybody can see.
     api_key_variable: str | None = None
 
@@ -291,6 +294,21 @@ class Engine:
             extras["min_tokens"] = output_tokens
         return extras
 
+    def told_speculation(self, event: dict[str, Any]) -> dict[str, Any] | None:
+        """What an event of a streamed answer that carries no token tells of its request's speculation.
+
+        ``verify_calls``, ``accepted``, ``draft_tokens`` and ``accepted_counts`` (the number of cycles by how many
+        drafts they accepted), see :mod:`..speculation_window`; None when it tells nothing.
+        """
+        return None
+
+    def draft_depth(self, speculation: dict[str, Any], arguments: dict[str, Any]) -> int | None:
+        """How many drafted tokens one cycle can accept at most; None when it is not known.
+
+        ``speculation``: as declared; ``arguments``: as the engine resolved them (with underscores), where it tells.
+        """
+        return whole(speculation.get("draft_tokens")) or whole(speculation.get("num_steps"))
+
     def tokenize_request(self, text: str, model: str) -> Request | None:
         """The request that turns text into tokens; the reply's ``tokens`` is the list. None: the engine has none."""
         if self.tokenize_path is None:
@@ -329,6 +347,15 @@ def _keywords(text: str) -> dict[str, str]:
 def is_local_path(model: str) -> bool:
     """Whether a model is named by a path, and not by the name of a repository."""
     return model.startswith(("/", "./", "../", "~"))
+
+
+def whole(value: Any) -> int | None:
+    """A whole number above 0, also as text; None for anything else."""
+    try:
+        found = int(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return found if found > 0 else None
 
 
 def flag(name: str, value: Any) -> list[str]:

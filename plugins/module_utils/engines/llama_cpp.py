@@ -12,6 +12,8 @@ from ..procfs import Process
 from .base import PYTHON, Engine, Gone, Phase, extra, flag, program
 
 SCRIPT = "groundstate-llama-cpp"
+#: Default of its --draft-tokens.
+DRAFT_TOKENS = 8
 
 
 class LlamaCpp(Engine):
@@ -31,6 +33,8 @@ class LlamaCpp(Engine):
         "running_requests": "llamacpp:requests_processing",
         "queued_requests": "llamacpp:requests_deferred",
         "drafts": "llamacpp:spec_decode_num_drafts_total",
+        "draft_tokens": "llamacpp:spec_decode_num_draft_tokens_total",
+        "accepted_at": "llamacpp:spec_decode_num_accepted_tokens_per_pos_total",
         "accepted_tokens": "llamacpp:spec_decode_num_accepted_tokens_total",
         "prompt_tokens": "llamacpp:prompt_tokens_total",
         "generated_tokens": "llamacpp:tokens_predicted_total",
@@ -54,8 +58,10 @@ class LlamaCpp(Engine):
     def problems(self, declaration: dict[str, Any]) -> list[str]:
         found = super().problems(declaration)
         algorithm = declaration["speculation"].get("algorithm")
-        if algorithm and algorithm.lower() != "ngram":
-            found.append(f"speculation.algorithm {algorithm!r}: llama.cpp is run with 'ngram' only")
+        if algorithm and algorithm.lower() not in ("ngram", "draft"):
+            found.append(f"speculation.algorithm {algorithm!r}: llama.cpp is run with 'ngram' or 'draft' only")
+        if str(algorithm).lower() == "draft" and not declaration["speculation"].get("draft_model"):
+            found.append("speculation.draft_model: 'draft' needs the file of a draft model")
         if declaration["tensor_parallel"] != 1:
             found.append(f"tensor_parallel {declaration['tensor_parallel']}: llama.cpp runs in one process; use 1")
         return found
@@ -72,8 +78,12 @@ class LlamaCpp(Engine):
         speculation = declaration["speculation"]
         if speculation:
             words += ["--speculation", str(speculation.get("algorithm", "")).lower()]
+            words += flag("draft-model", speculation.get("draft_model") or None)
             words += flag("draft-tokens", speculation.get("draft_tokens") or None)
         return words + extra(declaration)
+
+    def draft_depth(self, speculation: dict[str, Any], arguments: dict[str, Any]) -> int | None:
+        return super().draft_depth(speculation, arguments) or DRAFT_TOKENS
 
     def resolved(self, info: dict[str, Any], model: dict[str, Any]) -> dict[str, Any]:
         settings = info.get("default_generation_settings")

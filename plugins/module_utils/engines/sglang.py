@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from ..multi_host import local_ranks
-from .base import PYTHON, Engine, Gone, Phase, extra, flag, global_rank, program, python_of
+from .base import PYTHON, Engine, Gone, Phase, extra, flag, global_rank, program, python_of, whole
 
 #: Arguments that current versions parse and never read.
 NO_EFFECT = {"num-continuous-decode-steps": "it is parsed and never read by SGLang (seen in 0.5.5 and 0.5.23)"}
@@ -54,6 +54,7 @@ class SGLang(Engine):
         "running_requests": "sglang:num_running_reqs",
         "queued_requests": "sglang:num_queue_reqs",
         "accept_length": "sglang:spec_accept_length",
+        "verify_calls": "sglang:spec_verify_calls_total",
         "kv_cache_use": "sglang:token_usage",
         "prompt_tokens": "sglang:prompt_tokens_total",
         "cached_tokens": "sglang:cached_tokens_total",
@@ -88,6 +89,8 @@ class SGLang(Engine):
     same_argument: ClassVar = {"tensor_parallel_size": "tp_size", "pipeline_parallel_size": "pp_size"}
     supports_ignore_eos = True
     supports_min_tokens = True
+    # Versions that do not know it yet ignore it.
+    speculation_fields: ClassVar = {"return_spec_tokens_details": True}
 
     def warnings(self, declaration: dict[str, Any]) -> list[str]:
         return [
@@ -127,9 +130,33 @@ class SGLang(Engine):
     def problems(self, declaration: dict[str, Any]) -> list[str]:
         found = super().problems(declaration)
         speculation = declaration["speculation"]
-        if str(speculation.get("algorithm", "")).upper().startswith("EAGLE") and not speculation.get("draft_model"):
-            found.append("speculation.draft_model: EAGLE needs a draft model; SGLang crashes without one")
+        algorithm = str(speculation.get("algorithm", "")).upper()
+        if algorithm.startswith(("EAGLE", "STANDALONE")) and not speculation.get("draft_model"):
+            name = "EAGLE" if algorithm.startswith("EAGLE") else algorithm
+            found.append(f"speculation.draft_model: {name} needs a draft model; SGLang crashes without one")
         return found
+
+    def told_speculation(self, event: dict[str, Any]) -> dict[str, Any] | None:
+        extension = event.get("sglext")
+        told = extension.get("spec_tokens_details") if isinstance(extension, dict) else None
+        if not isinstance(told, dict):
+            return None
+        counts = told.get("spec_correct_drafts_histogram")
+        found = {
+            "verify_calls": told.get("spec_verify_ct"),
+            "accepted": told.get("spec_num_correct_drafts"),
+            "draft_tokens": told.get("spec_num_proposed_drafts"),
+        }
+        every = [*found.values(), *(counts if isinstance(counts, list) else [])]
+        if any(not isinstance(one, int) or isinstance(one, bool) or one < 0 for one in every):
+            return None
+        return {**found, "accepted_counts": counts or []}
+
+    def draft_depth(self, speculation: dict[str, Any], arguments: dict[str, Any]) -> int | None:
+        # draft_tokens counts the root of the tree, num_steps its depth below it; what was not declared, it chooses.
+        depth = whole(speculation.get("num_steps")) or whole(arguments.get("speculative_num_steps"))
+        tokens = whole(speculation.get("draft_tokens")) or whole(arguments.get("speculative_num_draft_tokens"))
+        return depth or whole((tokens or 0) - 1)
 
     def resolved(self, info: dict[str, Any], model: dict[str, Any]) -> dict[str, Any]:
         # The reply has every argument under its own name, and a few numbers that came of them.

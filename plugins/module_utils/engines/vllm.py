@@ -15,6 +15,9 @@ from ..multi_host import local_ranks, ranks
 from ..procfs import Process
 from .base import PYTHON, Engine, Gone, Phase, extra, flag, global_rank, program
 
+#: Methods of speculation that are nothing without a model of their own.
+_NEEDS_DRAFT = ("eagle", "eagle3", "medusa", "mlp_speculator", "draft_model")
+
 
 class VLLM(Engine):
     name = "vllm"
@@ -49,6 +52,8 @@ class VLLM(Engine):
         "running_requests": "vllm:num_requests_running",
         "queued_requests": "vllm:num_requests_waiting",
         "drafts": "vllm:spec_decode_num_drafts_total",
+        "draft_tokens": "vllm:spec_decode_num_draft_tokens_total",
+        "accepted_at": "vllm:spec_decode_num_accepted_tokens_per_pos_total",
         "accepted_tokens": "vllm:spec_decode_num_accepted_tokens_total",
         "kv_cache_use": "vllm:kv_cache_usage_perc",
         "prompt_tokens": "vllm:prompt_tokens_total",
@@ -112,6 +117,14 @@ class VLLM(Engine):
         if declaration["speculation"]:
             words += ["--speculative-config", json.dumps(_speculative_config(declaration["speculation"]))]
         return words + extra(declaration)
+
+    def problems(self, declaration: dict[str, Any]) -> list[str]:
+        found = super().problems(declaration)
+        speculation = declaration["speculation"]
+        method = str(speculation.get("algorithm", "")).lower()
+        if method in _NEEDS_DRAFT and not speculation.get("draft_model"):
+            found.append(f"speculation.draft_model: {method} needs a draft model")
+        return found
 
     def environment(self, declaration: dict[str, Any]) -> dict[str, str]:
         found = super().environment(declaration)

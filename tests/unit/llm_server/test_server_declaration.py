@@ -94,7 +94,7 @@ def test_a_variable_that_is_no_text_is_refused(value):
         ({"engine": "sglang", "extra_args": {"model-path": "/x"}}, "made from another field"),
         ({"extra_args": {"json": {"a": 1}}}, "extra_args.json"),
         ({"speculation": {"draft_tokens": 2}}, "speculation.algorithm"),
-        ({"speculation": {"algorithm": "EAGLE3"}}, "'ngram' only"),
+        ({"speculation": {"algorithm": "EAGLE3"}}, "'ngram' or 'draft' only"),
         ({"tensor_parallel": 2}, "llama.cpp runs in one process"),
     ],
 )

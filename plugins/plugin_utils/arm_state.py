@@ -1,0 +1,319 @@
+# Copyright: Groundstate contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""In what two arms differ: as declared, and as their servers really ran; and which of the latter was not declared.
+
+Both sides are flat: *what* -> value, where *what* is "engine version", "argument --x", "environment Y", "resolved
+argument z", "package p" and so on. A difference is declared when the declarations differ in the same thing, when it
+follows from one that they differ in (``covers``, a policy of the role), or when it was accepted (``allow``).
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..module_utils import declaration, nccl_profiles, servers, workload
+from ..module_utils.engines import ENGINES, get_engine
+from ..module_utils.fingerprint import compare
+
+Flat = dict[str, Any]
+Row = dict[str, Any]
+
+#: Differ from start to start, whatever the arm, or are told under another name.
+_PASSING = {f"environment {servers.START_VARIABLE}", f"environment {servers.SERVER_VARIABLE}", "argument --port"}
+#: Sentences of the engine on what it changed by itself.
+_SAID = "the engine says"
+_NOT_DECLARED = "not declared"
+
+
+# --- as declared -------------------------------------------------------------------------------------
+
+
+def declared(variables: Mapping[str, Any], profiles: Mapping[str, Any]) -> Flat:
+    """What an arm's final variables ask for. ``profiles``: the NCCL profiles that there are.
+
+    Raises ValueError for a declaration that is none.
+    """
+    found: Flat = {}
+    raw = variables.get("llm_server")
+    profile = variables.get("nccl_profile_name")
+    if profile:
+        found["NCCL profile"] = profile
+        own = variables.get("nccl_profiles") or {}
+        chosen = nccl_profiles.resolve(profile, {**profiles, **own})
+        found.update({f"environment {name}": value for name, value in chosen.variables.items()})
+    if raw:
+        made = declaration.complete({name: value for name, value in raw.items() if value is not None})
+        engine = get_engine(made["engine"])
+        path = variables.get("ml_env_path") or ""
+        found["engine"] = made["engine"]
+        found.update(_arguments(engine.argv(made, path, made["port"])))
+        environment = {**engine.environment(made), **made["env"]}
+        environment.update({name: declaration.secret_hash(value) for name, value in engine.secrets(made).items()})
+        found.update({f"environment {name}": value for name, value in environment.items()})
+    if variables.get("baseline_workload") is not None:
+        asked = workload.resolve(variables["baseline_workload"])
+        found.update({f"workload {name}": value for name, value in asked.items()})
+    for name, value in (variables.get("gpu_clocks") or {}).items():
+        found[f"clocks {name}"] = value
+    plain = {"llm_server", "nccl_profile_name", "nccl_profiles", "baseline_workload", "gpu_clocks"}
+    found.update({f"variable {name}": value for name, value in variables.items() if name not in plain})
+    return _lasting({what: value for what, value in found.items() if value is not None})
+
+
+def _arguments(argv: Sequence[str]) -> Flat:
+    return {f"argument {name}": value for name, value in compare.arguments(list(argv)).items()}
+
+
+def _lasting(found: Flat) -> Flat:
+    return {what: value for what, value in found.items() if what not in _PASSING}
+
+
+# --- as it ran ---------------------------------------------------------------------------------------
+
+
+def ran(record: Mapping[str, Any]) -> Flat:
+    """What the fingerprint before the measurement, and the engine, say of a start. None: it could not be told."""
+    sections = (record["fingerprints"].get("before") or {}).get("sections") or {}
+    server, packages = sections.get("server") or {}, sections.get("python_env") or {}
+    found: Flat = {"engine": server.get("engine"), "engine version": server.get("version")}
+    if record.get("profile"):
+        found["NCCL profile"] = record["profile"]
+    found.update(_arguments(server.get("argv") or []))
+    found.update({f"environment {name}": value for name, value in (server.get("environment") or {}).items()})
+    found.update({f"resolved argument {name}": value for name, value in (server.get("resolved") or {}).items()})
+    found.update({f"NCCL {path}": value for path, value in (server.get("nccl_mapped") or {}).items()})
+    found.update({f"package {name}": value for name, value in (packages.get("distributions") or {}).items()})
+    for key in ("edited", "missing", "added"):
+        found.update({f"file {name}": key for name in packages.get(key) or []})
+    found["files that differ from the wheels"] = packages.get("difference_hash")
+    for key, label in (("patched", "patch"), ("customised", "file"), ("sources", "source")):
+        found.update({f"{label} {name}": value for name, value in (packages.get(key) or {}).items()})
+    found.update(_flatten("model", sections.get("model") or {}))
+    found.update(_flatten("Python", {key: packages.get(key) for key in ("python", "implementation")}))
+    for name in ("hardware", "kernel"):
+        found.update(_flatten(name, sections.get(name) or {}))
+    found.update({f"workload {name}": value for name, value in record["measurement"]["workload"].items()})
+    found.update(_workers((record.get("proof") or {}).get("workers") or []))
+    told = record.get("comparison") or {}
+    found.update({f"{one['what']}, as it runs": one["resolved"] for one in told.get("resolved_otherwise") or []})
+    found.update({f"{_SAID}: {text}": "yes" for text in told.get("adjustments") or []})
+    return _lasting(found)
+
+
+def _workers(workers: Sequence[Mapping[str, Any]]) -> Flat:
+    """What the proof saw in the workers; a value that is not the same in all of them as all of its values."""
+    seen: dict[str, set[str]] = {}
+
+    def note(what: str, value: Any) -> None:
+        if value not in (None, "", {}):
+            seen.setdefault(what, set()).add(str(value))
+
+    for worker in workers:
+        for name, one in (worker.get("variables") or {}).items():
+            note(f"worker environment {name}", one.get("seen"))
+        for key in ("undeclared", "set_by_engine"):
+            for name, value in (worker.get(key) or {}).items():
+                note(f"worker environment {name}", value)
+        note("NCCL version", worker.get("nccl_version"))
+        for communicator in worker.get("communicators") or []:
+            for names in (communicator.get("transports") or {}).values():
+                for name in names:
+                    note("NCCL transport", name)
+    return {what: ", ".join(sorted(values)) for what, values in seen.items()}
+
+
+def _flatten(label: str, value: Any) -> Flat:
+    """Dictionaries and lists, at any depth, as one line for each leaf."""
+    if isinstance(value, Mapping):
+        pairs = [(str(key).replace("_", " "), one) for key, one in value.items()]
+    elif isinstance(value, list) and any(isinstance(one, (Mapping, list)) for one in value):
+        pairs = [(str(index), one) for index, one in enumerate(value)]
+    else:
+        return {label: value}
+    found: Flat = {}
+    for key, one in pairs:
+        found.update(_flatten(f"{label} {key}", one))
+    return found
+
+
+#: Of these few the document keeps the values themselves; everything else is in the records.
+_KEPT = {
+    "engine": re.compile(r"engine(?: version)?"),
+    "arguments": re.compile(r"argument (?P<name>.*)"),
+    "engine_arguments": re.compile(r"resolved argument (?P<name>.*)"),
+    "environment": re.compile(r"environment (?P<name>.*)"),
+}
+
+
+def resolved(flat: Flat) -> dict[str, Any]:
+    """What an arm's server ran with, for the document: engine, arguments, environment, what the engine made of it."""
+    found: dict[str, Any] = {name: {} for name in _KEPT if name != "engine"}
+    found["engine"], found["version"] = flat.get("engine"), flat.get("engine version")
+    for what, value in flat.items():
+        for group, pattern in _KEPT.items():
+            hit = pattern.fullmatch(what)
+            if hit and hit.groupdict():
+                found[group][hit["name"]] = value
+    return found
+
+
+# --- differences -------------------------------------------------------------------------------------
+
+
+def differing(base: Flat, other: Flat) -> list[str]:
+    """What is not the same, or on one side only."""
+    return [what for what in sorted({*base, *other}) if base.get(what) != other.get(what)]
+
+
+def planned(arm: str, base: Flat, other: Flat) -> list[Row]:
+    """The differences that two declarations make by themselves."""
+    return [_row(arm, what, base, other, "declared", True) for what in differing(base, other)]
+
+
+def differences(
+    arm: str,
+    asked: tuple[Flat, Flat],
+    seen: tuple[Flat, Flat],
+    covers: Iterable[Mapping[str, Any]],
+    allow: Sequence[str],
+) -> list[Row]:
+    """Every difference of an arm from the reference, declared or not, as the document keeps it.
+
+    ``asked`` and ``seen``: (reference, arm) of :func:`declared` and :func:`ran`. ``covers``: ``{declared, covers}``,
+    both patterns of *what*: a declared difference and what follows from it. ``allow``: patterns that were accepted.
+    """
+    rows = planned(arm, *asked)
+    by_what = {row["what"] for row in rows}
+    follows = dict(_following(by_what, covers))
+    engine = ENGINES.get(str(seen[1].get("engine")))
+    flags = {_argument(engine, what) for what in by_what if what.startswith("argument --")}
+    said = [set(_sentences(one)) for one in seen]
+    for what in differing(*seen):
+        if what in by_what or what.startswith(_SAID) or not _told(what, *seen):
+            continue
+        why, known = _why(what, by_what, follows, flags, allow)
+        row = _row(arm, what, seen[0], seen[1], why, known)
+        told = [text for text in sorted(said[0] ^ said[1]) if _speaks_of(text, what)]
+        if told:
+            row["why"] += f"; {_SAID}: {told[0]}"
+            said[0] -= set(told)
+            said[1] -= set(told)
+        rows.append(row)
+    for text in sorted(said[0] ^ said[1]):
+        why, known = _why(f"{_SAID}: {text}", by_what, follows, flags, allow)
+        rows.append({**_row(arm, f"{_SAID}: {text}", seen[0], seen[1], why, known)})
+    return rows
+
+
+#: What is told as a whole or not at all: none of it on one side means that it could not be told there.
+_WHOLE = ("resolved argument ", "package ", "NCCL /", "NCCL version", "NCCL transport", "hardware gpus ")
+
+
+def _told(what: str, base: Flat, other: Flat) -> bool:
+    """Whether both sides tell this thing: one that is unknown on a side is no difference."""
+    for prefix in _WHOLE:
+        if what.startswith(prefix):
+            return all(any(one.startswith(prefix) for one in side) for side in (base, other))
+    return not any(what in side and side[what] is None for side in (base, other))
+
+
+def _row(arm: str, what: str, base: Flat, other: Flat, why: str, known: bool) -> Row:
+    return {
+        "arm": arm,
+        "what": what,
+        "reference": base.get(what),
+        "value": other.get(what),
+        "declared": known,
+        "why": why,
+    }
+
+
+def _following(declared_rows: Iterable[str], covers: Iterable[Mapping[str, Any]]) -> Iterable[tuple[str, str]]:
+    for rule in covers:
+        cause = next((what for what in sorted(declared_rows) if fnmatch.fnmatchcase(what, rule["declared"])), None)
+        if cause is not None:
+            for pattern in rule["covers"]:
+                yield pattern, cause
+
+
+def _argument(engine: Any, what: str) -> str:
+    """ "argument --tensor-parallel-size" as the engine's own name of it, with underscores."""
+    name = what.partition("--")[2].replace("-", "_")
+    return str(engine.same_argument.get(name, name)) if engine is not None else name
+
+
+def _why(
+    what: str, rows: set[str], follows: Mapping[str, str], flags: set[str], allow: Sequence[str]
+) -> tuple[str, bool]:
+    for pattern, cause in follows.items():
+        if fnmatch.fnmatchcase(what, pattern):
+            return f"follows from {cause}", True
+    if what.startswith("resolved argument ") and what.removeprefix("resolved argument ") in flags:
+        return "declared as an argument", True
+    if what.startswith("worker ") and what.removeprefix("worker ") in rows:
+        return "declared as a variable", True
+    for pattern in allow:
+        if what == pattern or fnmatch.fnmatchcase(what, pattern):
+            return f"accepted by compare_allow: {pattern}", True
+    return _NOT_DECLARED, False
+
+
+def _sentences(flat: Flat) -> list[str]:
+    return [what.partition(": ")[2] for what in flat if what.startswith(_SAID)]
+
+
+def _speaks_of(text: str, what: str) -> bool:
+    """Whether a sentence of the engine names an argument, such as "Max running requests is reset to 48"."""
+    name = re.sub(r"^(resolved )?argument -*", "", what.removesuffix(", as it runs")).replace("-", "_")
+    plain = re.sub(r"[\W_]+", " ", text.lower())
+    return len(name) > 3 and re.sub(r"[\W_]+", " ", name.lower()).strip() in plain
+
+
+def undeclared(rows: Iterable[Row]) -> list[Row]:
+    """The differences that stand in the way."""
+    return [row for row in rows if not row["declared"]]
+
+
+# --- for a person ------------------------------------------------------------------------------------
+
+_LONGEST = 48
+_SHOWN = 6  # rows of one kind (packages, files, ...) of one arm
+
+
+def table(rows: Sequence[Row], reference: str) -> list[str]:
+    """The differences as lines: undeclared ones first; many of one kind are counted."""
+    lines: list[str] = []
+    kinds: dict[tuple[str, str, bool], int] = {}
+    for row in sorted(rows, key=lambda one: one["declared"]):
+        kind = (row["arm"], row["what"].split(" ")[0], row["declared"])
+        kinds[kind] = kinds.get(kind, 0) + 1
+        if kinds[kind] <= _SHOWN or not row["declared"]:
+            values = f"{_text(row['reference'])} in {reference}, {_text(row['value'])} in {row['arm']}"
+            lines.append(f"{'' if row['declared'] else 'NOT DECLARED  '}{row['what']}: {values} ({row['why']})")
+    for (arm, kind, known), number in kinds.items():
+        if known and number > _SHOWN:
+            lines.append(f"... and {number - _SHOWN} more differences of {arm} in {kind}s")
+    return lines
+
+
+def _text(value: Any) -> str:
+    text = "not set" if value is None else str(value)
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+
+
+def refusal(rows: Sequence[Row], reference: str) -> str:
+    """Why a comparison stops, with the table and what can be done."""
+    stops = undeclared(rows)
+    accept = ", ".join(f"'{row['what']}'" for row in stops[:3])
+    return "\n".join(
+        [
+            f"the arms differ in {len(stops)} {'things' if len(stops) > 1 else 'thing'} that nobody declared, so that "
+            "the result would not be about what was declared:",
+            *table(rows, reference),
+            "Make them equal in all arms or declare the difference in the arm's vars; or accept it, and the "
+            f"comparison goes on with what is measured already: compare_allow: [{accept}]",
+        ]
+    )

