@@ -54,7 +54,7 @@ options:
     type: bool
     default: false
   puts_back:
-    description: Whether a hook puts hosts back into service. One that passed and is still drained has another turn then.
+    description: Whether a hook puts hosts back into service. One that passed and is still drained has another turn.
     type: bool
     default: false
 attributes:
