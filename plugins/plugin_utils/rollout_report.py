@@ -194,10 +194,7 @@ def row(host: str, entry: Entry) -> tuple[str, ...]:
     """One host in the table."""
     value, before = entry.get("value"), (entry.get("before") or {}).get("value") if entry.get("against") else None
     batch = entry.get("batch")
-    why = list(entry.get("why") or [])
-    back = entry.get("rolled_back")
-    if back:
-        why.append(back)
+    why = [one for one in (entry.get("rolled_back"), *(entry.get("why") or [])) if one]
     return (
         host,
         "-" if batch is None else str(batch + 1),
