@@ -39,7 +39,7 @@ class ActionModule(ActionBase):
             )
             changed = html.write(path, page, self._task.check_mode)
         except (records.RecordError, html.PageError) as error:
-            raise AnsibleActionFail(str(error)) from error
+            raise AnsibleActionFail(str(error)) from None  # Ansible would repeat the cause in its own words
         except OSError as error:
             raise AnsibleActionFail(f"cannot write the page of comparison {arguments['id']}: {error}") from error
         result: dict[str, Any] = {"changed": changed, "path": path, "charts": html.can_plot()}

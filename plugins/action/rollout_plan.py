@@ -21,6 +21,7 @@ ARGUMENTS = {
     "on_failure": {"type": "str", "choices": ["stop", "rollback"], "default": "stop"},
     "resume": {"type": "bool", "default": True},
     "partial": {"type": "bool", "default": False},
+    "puts_back": {"type": "bool", "default": False},
 }
 _SHOWN = 12  # differences of one declaration
 
@@ -57,7 +58,7 @@ class ActionModule(ActionBase):
             self._check_ways_back(told, before)
         if write:  # only now that nothing is refused any more
             state, resumed = rollout_state.begin(where, last, hashes, arguments["resume"], write=True)
-        done = {host for host in hosts if resumed and state["hosts"][host]["outcome"] == rollout_plan.PASSED}
+        done = {host for host in hosts if resumed and _done(state["hosts"][host], arguments["puts_back"])}
         batches = [
             {"number": number, "hosts": batch, "run": [host for host in batch if host not in done]}
             for number, batch in enumerate(cut)
@@ -87,6 +88,11 @@ class ActionModule(ActionBase):
                     f"rollout_on_failure: {host} could not be rolled back: {', '.join(stuck)} is given with -e, "
                     "which wins over everything; declare it in the inventory, or use stop"
                 )
+
+
+def _done(entry: dict[str, Any], puts_back: bool) -> bool:
+    """Whether a host has had its turn; one that passed when its run was killed may have to be put back yet."""
+    return entry["outcome"] == rollout_plan.PASSED and not (puts_back and entry.get("drained"))
 
 
 def _declared_before(where: str, host: str, entry: dict[str, Any]) -> dict[str, Any] | None:

@@ -53,6 +53,10 @@ options:
     description: Whether only some steps run, so that nothing can be said of a host. Nothing is written then.
     type: bool
     default: false
+  puts_back:
+    description: Whether a hook puts hosts back into service. One that passed and is still drained has another turn.
+    type: bool
+    default: false
 attributes:
   check_mode:
     description: Can run in check mode and return what would change.

@@ -212,18 +212,17 @@ def _groups(entries: list[Entry]) -> list[Group]:
 
 
 def _group(name: str, alike: list[Entry]) -> Group:
-    rates = {f"{one.row['host']}/{one.row['server']}": float(one.row["decode_tok_s"]) for one in alike}
-    median = statistics.median(rates.values())
-    usual = min(alike, key=lambda one: abs(one.row["decode_tok_s"] - median))
-    scores = outliers.robust_z(rates)
+    named = {f"{one.row['host']}/{one.row['server']}": one for one in alike}
+    rates = {key: float(one.row["decode_tok_s"]) for key, one in named.items()}
+    scores, usual = outliers.robust_z(rates), named[outliers.median_host(rates)]
     # What does not matter between two starts does not matter between two hosts.
     apart = outliers.outliers(rates, max(one.record["verdict"].get("tolerance") or 0.0 for one in alike))
-    for key, one in zip(rates, alike):
+    for key, one in named.items():
         one.row["group_z"] = scores.get(key)
         if key in apart:
             one.row["outlier"] = True
-            one.outlier = explanations.between(usual.record, one.record)
-    return Group(name, alike, median)
+            one.outlier = outliers.unlike(usual.record, one.record)
+    return Group(name, alike, statistics.median(rates.values()))
 
 
 def _attention(entry: Entry) -> list[str]:

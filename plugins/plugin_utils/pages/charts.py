@@ -1,6 +1,6 @@
 # Copyright: Groundstate contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Charts: a specification of Vega-Lite in ``charts/<name>.json``, and the rows that it draws.
+"""Charts: a specification of Vega-Lite in ``specifications/<name>.json``, and the rows that it draws.
 
 A specification names its datasets and holds no value of a record, so nothing that a host wrote can become a part of it.
 """
@@ -16,7 +16,7 @@ from typing import Any
 
 Row = dict[str, Any]
 
-_FOLDER = Path(__file__).parent / "charts"
+_FOLDER = Path(__file__).parent / "specifications"
 
 
 @dataclass(frozen=True)

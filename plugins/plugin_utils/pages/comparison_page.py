@@ -28,6 +28,8 @@ _LOAD = (
     ("load", "load", "load average of the host"),
 )
 
+_STATES = {"running": "not finished", "exhausted": "all planned starts are done"}
+
 
 def of(records_dir: str, host: str, identifier: str) -> str:
     """The page of a comparison by its id. Raises RecordError when there is none, PageError when it is damaged."""
@@ -72,6 +74,7 @@ def _page(document: Document, record: Callable[[str], dict[str, Any] | None]) ->
         "comparison.html.j2",
         document=document,
         headline=headline(document),
+        state=_STATES.get(document["state"], document["state"]),
         starts=starts,
         planned=len(comparisons.planned(document)),
         arms=[_arm(one, starts) for one in document["arms"]],

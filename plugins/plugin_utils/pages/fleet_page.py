@@ -54,7 +54,7 @@ def page(fleet: Fleet, title: str, made_at: str) -> str:
         groups=groups,
         sections=sections,
         alone=len(entries) == 1,
-        enough=outliers.ENOUGH,
+        enough=outliers.ENOUGH_HOSTS,
         warnings=fleet.warnings,
         charts=drawn,
         specifications=charts.specifications(drawn) if drawn else {},

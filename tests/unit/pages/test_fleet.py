@@ -36,7 +36,7 @@ def test_the_one_apart_is_found_and_explained_by_its_fingerprint(tmp_path):
     assert [one.row["host"] for one in found.entries if one.row["outlier"]] == ["gpu007"]
     apart = entry(found, "gpu007")
     assert apart.row["group_z"] < -3.5
-    assert apart.outlier[0] == "GPU 0, 1 pcie width max: 16x -> 8x"
+    assert apart.outlier[0] == "GPU 0, 1 pcie width max: 8x instead of 16x"
     assert "apart from its group" in apart.attention
     assert entry(found, "gpu006").attention == ["its profile is not in force"]
     assert all(not one.attention for one in found.entries[:6])

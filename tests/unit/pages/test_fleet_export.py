@@ -88,7 +88,7 @@ def test_csv_has_a_line_a_server_with_all_that_json_has(tmp_path):
     servers = json.loads(fleet_export.as_json(found))["servers"]
     for row, server in zip(rows, servers, strict=True):
         assert row == {name: "" if server[name] is None else str(server[name]) for name in row}
-    assert servers[4]["differs_from_group"][0] == "GPU 0, 1 pcie width max: 16x -> 8x"
+    assert servers[4]["differs_from_group"][0] == "GPU 0, 1 pcie width max: 8x instead of 16x"
 
 
 def test_json_is_the_same_for_the_same_records(tmp_path):

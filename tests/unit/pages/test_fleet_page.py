@@ -70,7 +70,7 @@ def test_the_outlier_of_a_group_is_marked_and_explained(tmp_path):
     rows = found.json["rows-group-1"]["hosts"]
     assert len(rows) == 8
     assert [one["host"] for one in rows if one["kind"] == "outlier"] == ["gpu007"]
-    assert "GPU 0, 1 pcie width max: 16x -> 8x" in found.words
+    assert "GPU 0, 1 pcie width max: 8x instead of 16x" in found.words
 
 
 def test_change_points_stand_in_the_chart_and_in_words(tmp_path):

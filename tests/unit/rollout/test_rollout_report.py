@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from ansible_collections.groundstate.llm.plugins.plugin_utils import rollout_report
+from ansible_collections.groundstate.llm.plugins.plugin_utils import outliers, rollout_report
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -66,29 +66,29 @@ def test_groups_are_those_declared_else_what_is_alike():
 
 
 def test_three_hosts_have_no_outlier():
-    assert rollout_report.outliers({"a": 100.0, "b": 100.1, "c": 50.0}, 0.02) == {}
+    assert outliers.outliers({"a": 100.0, "b": 100.1, "c": 50.0}, 0.02) == {}
 
 
 def test_a_distance_within_the_tolerance_is_nothing_to_know_of():
     rates = {"a": 100.0, "b": 100.01, "c": 100.02, "d": 99.99, "e": 99.0}
-    assert rollout_report.robust_z(rates)["e"] < -3.5
-    assert rollout_report.outliers(rates, 0.02) == {}
-    assert list(rollout_report.outliers(rates, 0.005)) == ["e"]
+    assert outliers.robust_z(rates)["e"] < -3.5
+    assert outliers.outliers(rates, 0.02) == {}
+    assert list(outliers.outliers(rates, 0.005)) == ["e"]
 
 
 def test_one_that_differs_from_hosts_that_are_all_equal_is_found():
     # Their MAD is 0: by it every distance would be infinite.
     rates = {**{f"h{number}": 100.0 for number in range(9)}, "odd": 80.0}
-    assert list(rollout_report.outliers(rates, 0.02)) == ["odd"]
-    assert rollout_report.robust_z({f"h{number}": 100.0 for number in range(9)}) == {}
+    assert list(outliers.outliers(rates, 0.02)) == ["odd"]
+    assert outliers.robust_z({f"h{number}": 100.0 for number in range(9)}) == {}
 
 
 @BUSY
 @given(st.dictionaries(st.text(min_size=1, max_size=4), st.floats(1e-3, 1e6), min_size=4, max_size=30))
 def test_z_is_a_number_whatever_the_rates_and_the_median_host_is_no_outlier(rates):
-    assert all(math.isfinite(z) for z in rollout_report.robust_z(rates).values())
+    assert all(math.isfinite(z) for z in outliers.robust_z(rates).values())
     if len(rates) % 2:
-        assert rollout_report.median_host(rates) not in rollout_report.outliers(rates, 0.0)
+        assert outliers.median_host(rates) not in outliers.outliers(rates, 0.0)
 
 
 def test_the_change_of_a_group_is_that_of_each_host_against_itself():
