@@ -102,6 +102,24 @@ def test_without_the_library_the_page_has_no_script_and_says_what_is_missing(mon
     assert "pip install" in made
 
 
+def test_the_script_is_bundled_once_for_all_processes(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    html._script.cache_clear()
+    try:
+        made = page()
+        [kept] = (tmp_path / "groundstate").iterdir()
+        assert kept.read_text() in made
+        html._script.cache_clear()
+        monkeypatch.setattr("vl_convert.javascript_bundle", lambda *_words, **_options: pytest.fail("bundled again"))
+        assert page() == made
+        html._script.cache_clear()
+        monkeypatch.undo()
+        monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
+        assert page() == made, "a cache that cannot be written to is done without"
+    finally:
+        html._script.cache_clear()
+
+
 def test_a_page_is_written_once(tmp_path):
     path = tmp_path / "new" / "page.html"
     assert html.write(str(path), "<p>é\ud800", check=True)
