@@ -105,6 +105,11 @@ class ActionModule(ActionBase):
                 check(arguments[name])
             except ValueError as error:
                 raise ValueError(f"compare_{name}: {error}") from error
+        if min(arguments["looks"]) < comparisons.LEAST_BLOCKS:
+            raise ValueError(
+                f"compare_looks: one block says nothing of how much blocks differ; look after "
+                f"{comparisons.LEAST_BLOCKS} at the earliest"
+            )
         ways = {**arguments["ways"], "compare_profiles": arms.of_profiles(arguments["profiles"])}
         chosen = arms.chosen(ways)
         names = arms.names(chosen)
@@ -173,6 +178,12 @@ class ActionModule(ActionBase):
         inventory = {**known, **self.variables}
         deciding = sorted({*names, *(name for name in DECIDING if name in inventory)})
         values = {arm["name"]: arms.variables(arm, deciding, inventory, self._final) for arm in chosen}
+        together = [name for name, one in values.items() if (one.get("llm_server") or {}).get("multi_host")]
+        if together:
+            raise ValueError(
+                f"arm {together[0]}: llm_server.multi_host: a comparison is of one host; leave multi_host out, or "
+                "deploy and measure each declaration by itself"
+            )
         declared = [{"name": name, "variables": arms.masked(one, options)} for name, one in values.items()]
         title = arguments["title"] or " vs ".join(values)
         declaration = {

@@ -216,7 +216,9 @@ def set_clocks(
         return Result(False, [], [], [], "", "")
     if check:
         return _work(home, wishes, list(gpus), True, timeout_s)
-    os.makedirs(home, exist_ok=True)
+    if not os.path.isdir(home):
+        _ask(timeout_s)  # a refusal should leave no folder behind
+        os.makedirs(home, exist_ok=True)
     try:
         with files.folder_locked(home, 300.0):
             return _work(home, wishes, list(gpus), False, timeout_s)

@@ -72,7 +72,8 @@ speculation:
           description: Tokens per cycle over all cycles, with its interval (C(value), C(low), C(high)).
           type: dict
           returned: always
-        accept_length_source: {description: Where it comes from and its known bias., type: str, returned: always}
+        accept_length_source: {description: Where it comes from., type: str, returned: always}
+        accept_length_note: {description: What is known to be wrong with that source., type: str, returned: always}
         tokens_per_chunk: {description: Tokens per chunk of the streams., type: float, returned: always}
         acceptance_per_position:
           description: Share of accepted drafts at each position, of those that got there.

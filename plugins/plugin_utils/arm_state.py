@@ -186,6 +186,9 @@ def differences(
     both patterns of *what*: a declared difference and what follows from it. ``allow``: patterns that were accepted.
     """
     rows = planned(arm, *asked)
+    for row in rows:
+        if _without_effect(row["what"], *seen) and not any(fnmatch.fnmatchcase(row["what"], one) for one in allow):
+            row.update(declared=False, why=f"declared, and both ran with {_text(seen[1].get(row['what']))}")
     by_what = {row["what"] for row in rows}
     follows = dict(_following(by_what, covers))
     engine = ENGINES.get(str(seen[1].get("engine")))
@@ -218,6 +221,17 @@ def _told(what: str, base: Flat, other: Flat) -> bool:
         if what.startswith(prefix):
             return all(any(one.startswith(prefix) for one in side) for side in (base, other))
     return not any(what in side and side[what] is None for side in (base, other))
+
+
+#: What a declaration promises and a start shows. A profile may be put elsewhere than in the environment.
+_SHOWN_BY_A_START = ("argument ", "workload ", "engine")
+
+
+def _without_effect(what: str, base: Flat, other: Flat) -> bool:
+    """Whether a declared difference is not there in what ran: then the arms are one, and nothing is compared."""
+    if not what.startswith(_SHOWN_BY_A_START) or not any(one.startswith("argument ") for one in {*base, *other}):
+        return False
+    return bool(base.get(what) == other.get(what))
 
 
 def _row(arm: str, what: str, base: Flat, other: Flat, why: str, known: bool) -> Row:

@@ -130,6 +130,13 @@ def _verdict(document: dict[str, Any], pair: dict[str, Any], base: str) -> str:
 
 
 def _notes(document: dict[str, Any]) -> list[str]:
+    """What was noted of starts, each sentence once, with how many starts of which arm it is of."""
+    found: dict[str, dict[str, int]] = {}
+    for one in document["starts"]:
+        for note in one["notes"]:
+            counts = found.setdefault(note, {})
+            counts[one["arm"]] = counts.get(one["arm"], 0) + 1
     return [
-        f"start {one['number']} ({one['arm']}): {'; '.join(one['notes'])}" for one in document["starts"] if one["notes"]
+        f"{note}: {', '.join(summary.count(number, 'start') + ' of ' + arm for arm, number in sorted(counts.items()))}"
+        for note, counts in found.items()
     ]

@@ -25,6 +25,7 @@ FOLDER = "comparisons"
 DOCUMENT = "comparison.json"
 PAGE = "result.html"
 LOOKS = (3, 5, 8, 10)
+LEAST_BLOCKS = 2
 #: No further start comes in these; a refused one goes on once its differences are accepted.
 FINISHED = ("decided", "exhausted")
 KINDS = ("compare", "speculation")

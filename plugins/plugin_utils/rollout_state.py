@@ -90,13 +90,17 @@ def _write(path: str, state: State) -> None:
 
 
 def going_on(last: State | None, hashes: Mapping[str, str]) -> bool:
-    """Whether a run goes on with the last rollout: it is not over, and none of its hosts is declared otherwise now.
+    """Whether a run goes on with the last rollout: something is left to do, and no host is declared otherwise now.
 
-    ``hashes``: host of this run -> hash of its declaration. Hosts that the rollout did not have join it.
+    ``hashes``: host of this run -> hash of its declaration. Hosts that the rollout did not have join it, so that one
+    which was complete for some (``--limit``) goes on with the others.
     """
-    if last is None or last.get("state") not in (RUNNING, STOPPED):
+    if last is None:
         return False
     known = last["hosts"]
+    joined = last.get("state") == COMPLETE and not set(hashes) <= set(known)
+    if last.get("state") not in (RUNNING, STOPPED) and not joined:
+        return False
     return all(known[host].get("declaration") == value for host, value in hashes.items() if host in known)
 
 

@@ -111,7 +111,8 @@ def _configuration(
         "arm": arm,
         "drafts": drafts,
         "accept_length": length,
-        "accept_length_source": _source(own),
+        "accept_length_source": _told(own, "source"),
+        "accept_length_note": _told(own, "note"),
         "tokens_per_chunk": _mean([level(record).get("tokens_per_chunk") for record in own]),
         "acceptance_per_position": positions(own),
         "cycle_s": cycle,
@@ -121,7 +122,9 @@ def _configuration(
         "verdict": verdict,
         "would_pay_if": [],
     }
-    if verdict != "pays" and length["value"] and cycle["value"] and needed["value"]:
+    # One that looks faster and is not sure needs more blocks, nothing else.
+    slower = speedup["value"] is not None and speedup["value"] <= 1.0
+    if slower and length["value"] and cycle["value"] and needed["value"]:
         base_step = cycle["value"] / needed["value"]
         found["would_pay_if"] = speculation.changes(length["value"], cycle["value"], base_step, drafts)
     found["traps"] = speculation_traps.find(document, found, own, _of_arm(document, records, base))
@@ -189,7 +192,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return stats.mean(known) if known else None
 
 
-def _source(own: Sequence[Record]) -> str | None:
-    """Where the accept length comes from, with what is wrong with it; of several, all."""
-    told = {(level(record).get("speculation") or {}).get("note") for record in own} - {None}
+def _told(own: Sequence[Record], name: str) -> str | None:
+    """Where the accept length comes from (``source``), or what is known to be wrong with it (``note``)."""
+    told = {(level(record).get("speculation") or {}).get(name) for record in own} - {None}
     return "; ".join(sorted(str(one) for one in told)) or None

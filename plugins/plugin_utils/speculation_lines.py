@@ -37,7 +37,10 @@ def _configuration(one: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = [(one["arm"], f"{one['verdict'].upper()}: speed-up {interval(one['speedup'], 'x')}")]
     if one["accept_length"]["value"] is not None:
         rows += [
-            ("", f"accept length {interval(one['accept_length'])} tokens a cycle, {one['accept_length_source']}"),
+            (
+                "",
+                f"accept length {interval(one['accept_length'])} tokens a cycle (from: {one['accept_length_source']})",
+            ),
             ("", f"cycle {interval(one['cycle_s'], 'ms', 1000.0)}; break-even {interval(one['break_even'])}"),
         ]
     if one["acceptance"] is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import json
 import os
@@ -168,11 +169,12 @@ def playbook(request: Request) -> int:
     finally:
         run.over(code)
     if interruption.count:
-        print(
-            "groundstate: interrupted. The same command picks up from here; 'groundstate reset' ends what a host may "
-            "still be doing.",
-            file=sys.stderr,
-        )
+        with contextlib.suppress(OSError):  # the terminal may be what is gone
+            print(
+                "groundstate: interrupted. The same command picks up from here; 'groundstate reset' ends what a host "
+                "may still be doing.",
+                file=sys.stderr,
+            )
     return code
 
 

@@ -1,21 +1,22 @@
 #!/usr/bin/env python3
 """What a deploy with nothing to do and a reset cost for 1, 10, 50, 100, 200 hosts, as a table of Markdown.
 
-usage: python tests/bench/scale.py [--hosts 1,10,50,100,200] [--forks 0] [--tasks] [--keep FOLDER]
+usage: python tests/bench/scale.py [--hosts 1,10,50,100,200] [--forks 0] [--tasks]
 
 The hosts are simulated on this machine: connection local, a home of its own each, one tiny process each in place of the
 engine, whose answers come from one server. So the modules of all hosts run on the cores of the controller, which no
 fleet does: their CPU time is counted apart. What is left, the controller's own, is what grows with a fleet.
 
-"controller" is CPU time of ansible-playbook and its forks, "hosts" that of the Python processes on the hosts. Memory is
-the greatest sum of the proportional set sizes (PSS) of ansible-playbook and its forks, sampled twice a second. Hosts that
-are not deployed yet are deployed first, with a measurement each: that takes some ten seconds of CPU a host. --forks 0 is
-what ansible.cfg says; --tasks shows where the time goes. Needs a C compiler.
+"controller" is CPU time of ansible-playbook and its forks, "hosts" that of the Python processes on the hosts. Memory
+is the greatest sum of the proportional set sizes (PSS) of ansible-playbook and its forks, sampled twice a second. Hosts
+that are not deployed yet are deployed first, with a measurement each: that takes some ten seconds of CPU a host.
+--forks 0 is what ansible.cfg says; --tasks shows where the time goes. Needs a C compiler.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import re
@@ -62,22 +63,15 @@ class Cost:
 class Fleet:
     """The simulated hosts, and the playbooks run on them."""
 
-    def __init__(self, folder: Path, size: int, forks: int) -> None:
+    def __init__(self, folder: Path, forks: int) -> None:
         self.folder, self.forks = folder, forks
-        (folder / "model").mkdir(parents=True, exist_ok=True)
-        python = subprocess.run(
-            [sys.executable, "-c", "import os, sys; print(os.path.realpath(sys.executable))"],
-            capture_output=True, text=True, check=True,
-        ).stdout.strip()  # fmt: skip
+        (folder / "model").mkdir()
         self.compile("relay")
-        # The name in the virtual environment, not the file behind it: that one would not find its packages.
-        self.compile("timed", f'-DPYTHON="{sys.executable or python}"', f'-DLOG="{folder / "cpu"}"')
+        self.compile("timed", f'-DPYTHON="{sys.executable}"', f'-DLOG="{folder / "cpu"}"')
         self.inventory = folder / "hosts.json"
 
     def compile(self, name: str, *flags: str) -> None:
-        target = self.folder / name
-        if not target.exists():
-            subprocess.run(["cc", "-O1", "-o", str(target), *flags, str(PARTS / f"{name}.c")], check=True)
+        subprocess.run(["cc", "-O1", "-o", str(self.folder / name), *flags, str(PARTS / f"{name}.c")], check=True)
 
     def declare(self, size: int, backend: int) -> None:
         """Write the inventory."""
@@ -144,7 +138,7 @@ class Fleet:
 def durations(path: Path) -> list[tuple[str, float]]:
     """Seconds from the begin of each task to that of the next."""
     noted = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return [(name, after - at) for (name, at), (_next, after) in zip(noted, noted[1:])]
+    return [(name, after - at) for (name, at), (_next, after) in itertools.pairwise(noted)]
 
 
 class Watch:
@@ -243,7 +237,7 @@ def main() -> None:
     options = parser.parse_args()
     sizes = sorted(map(int, options.hosts.split(",")))
     with tempfile.TemporaryDirectory(prefix="groundstate-scale-") as name, backend() as port:
-        fleet = Fleet(Path(name), sizes[-1], options.forks)
+        fleet = Fleet(Path(name), options.forks)
         fleet.declare(sizes[-1], port)
         try:
             measure(fleet, sizes, options.tasks)

@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "playbooks" / "collections"))
 
 from ansible_collections.groundstate.llm.plugins.module_utils import comparison, stats  # noqa: E402
+from ansible_collections.groundstate.llm.plugins.plugin_utils import comparison_verdict, comparisons  # noqa: E402
 from ansible_collections.groundstate.llm.plugins.plugin_utils.verdict import position  # noqa: E402
 
 BETWEEN, WITHIN, REPEATS, TOLERANCE = 0.015, 0.003, 5, 0.02
@@ -124,6 +125,32 @@ def main() -> int:
         return min(comparison.holm({str(one): compare(5, 1).p for one in range(6)}).values()) < 0.05
 
     table.row("Holm: any of six unchanged metrics is called changed", family, 0.0, 0.05)
+
+    def compared(effects: dict[str, float], drift: float = 0.0, tolerance: float = TOLERANCE) -> list[str]:
+        """The verdicts of a comparison of arms with these true effects; ``drift``: share from start to start."""
+        told = [{"name": name, "declared": {}} for name in effects]
+        document = comparisons.new("h", "compare", "", told, {}, tolerance, comparisons.LOOKS)
+        for start in comparisons.planned(document):
+            level = effects[start["arm"]] + drift * start["number"] + dice.gauss(0, BETWEEN)
+            repeats = [math.exp(level + dice.gauss(0, WITHIN)) for _ in range(REPEATS)]
+            comparisons.add(document, {**start, "repeats": repeats})
+            if comparison_verdict.look(document):
+                break
+        return [one["verdict"] for one in document["result"]["pairs"]]
+
+    def alarmed(effects: dict[str, float], drift: float) -> bool:
+        return bool(set(moved) & set(compared(effects, drift, 1e-9)))
+
+    two, three = {"A": 0.0, "B": 0.0}, {"A": 0.0, "B": 0.0, "C": 0.0}
+    for drift in (0.0, 0.005, -0.01):
+        label = f"comparison of 2 equal arms, drift {100 * drift:g} % a start: called changed at any look, tolerance 0"
+        table.row(label, lambda drift=drift: alarmed(two, drift), 0.0, 0.05, part=4)
+    table.row("the same of 3 equal arms, any of them", lambda: alarmed(three, 0.0), 0.0, 0.05, part=4)
+    for effect in (-0.05, -0.10):
+        for drift in (0.0, -0.01):
+            effects = {"A": 0.0, "B": math.log1p(effect)}
+            label = f"comparison finds {100 * effect:g} % at some look, drift {100 * drift:g} % a start"
+            table.row(label, lambda e=effects, d=drift: compared(e, d) == ["slower"], part=4)
     print(
         f"\n{options.trials} trials, seed {options.seed}, sigma between starts {100 * BETWEEN:g} %, within "
         f"{100 * WITHIN:g} %, {REPEATS} repeats"

@@ -7,9 +7,10 @@ cd "$HERE/../.." || exit 1
 BEGIN=$SECONDS
 LIMIT=${LIMIT:-540} # seconds for all
 OUT=$(realpath -m "${OUT:-tests/output/gpu/$NAME}")
-GPU_HOME=$(mktemp -d "${TMPDIR:-/tmp}/groundstate-gpu.XXXXXX")
+# KEEP names a folder that stays, so that the next call finds what this one has done.
+GPU_HOME=${KEEP:-$(mktemp -d "${TMPDIR:-/tmp}/groundstate-gpu.XXXXXX")}
 export RECORD=$GPU_HOME/servers/$NAME # the server's folder
-mkdir -p "$OUT"
+mkdir -p "$OUT" "$GPU_HOME"
 rm -f "$OUT"/*
 exec > >(tee "$OUT/summary.txt") 2>&1
 
@@ -55,6 +56,6 @@ finish() {
   stop > /dev/null
   say "end"
   nvidia-smi --query-gpu=name,driver_version,memory.used --format=csv,noheader 2> /dev/null
-  rm -rf "$GPU_HOME"
+  [ -n "${KEEP:-}" ] || rm -rf "$GPU_HOME"
 }
 trap finish EXIT

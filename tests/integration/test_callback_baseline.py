@@ -35,8 +35,7 @@ PLAY = """
       tags: [file]
 
     - name: Warn
-      ansible.builtin.debug:
-        msg: old
+      warns:
       when: inventory_hostname == 'a'
 
     - name: Try several
@@ -65,12 +64,22 @@ PLAY = """
         msg: heard
 """
 
+WARNS = """
+from ansible.module_utils.basic import AnsibleModule
+
+module = AnsibleModule(argument_spec={})
+module.warn("mind the step")
+module.exit_json(changed=False)
+"""
+
 
 @pytest.fixture
 def run(tmp_path):
     """Run a play on the hosts a, b and c; (exit code, output)."""
     book = tmp_path / "play.yml"
     book.write_text(PLAY)
+    (tmp_path / "library").mkdir()
+    (tmp_path / "library" / "warns.py").write_text(WARNS)
 
     def play(*arguments: str, **environment: str) -> tuple[int, str]:
         done = subprocess.run(
@@ -103,6 +112,7 @@ def test_one_line_a_step_failures_in_words_and_a_recap(run):
     steps = [re.sub(r"  +", "  ", line) for line in said.splitlines() if re.search(r" \d+\.\d s  \w", line)]
     assert [re.sub(r"\d+\.\d s", "N s", line) for line in steps] == [
         "3 changed  N s  Write a file",
+        "1 ok, 2 skipped  N s  Warn",
         "1 failed, 2 ignored  N s  Try several",
         "1 failed, 1 skipped  N s  Say it in words",
         "ignored  N s  Hide it",
@@ -118,11 +128,11 @@ def test_one_line_a_step_failures_in_words_and_a_recap(run):
     assert "b: failed: Say it in words" in said
     assert re.search(r"\(task in .*play\.yml:\d+; -v shows all of its result\)", said)
     assert "no_log" in said
+    assert "[WARNING]: mind the step" in said
     assert '"msg":' not in said, "no walls of JSON"
     recap = said[said.index("PLAY RECAP") :].splitlines()[1:4]
-    form = r"^(\w) +: ok=(\d+) +changed=(\d+) +unreachable=0 +failed=(\d+) +skipped=\d+ +rescued=0 +ignored=\d+ +\d+\.\d s$"
-    found = [re.match(form, line).groups() for line in recap]
-    assert [(one[0], one[3]) for one in found] == [("a", "0"), ("b", "1"), ("c", "1")]
+    form = r"^(\w) +: ok=\d+ +changed=\d+ +unreachable=0 +failed=(\d+) +skipped=\d+ +rescued=0 +ignored=\d+ +\d+\.\d s$"
+    assert [re.match(form, line).groups() for line in recap] == [("a", "0"), ("b", "1"), ("c", "1")]
 
 
 def test_check_mode_says_so_and_shows_differences(run, tmp_path):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.groundstate.llm.plugins.module_utils import files, gpu_clocks
+from ansible_collections.groundstate.llm.plugins.module_utils import files, gpu_clocks, nvidia
 from gpu_host import ROOT, RUN_MODULE, Host, can_unshare
 
 pytestmark = pytest.mark.skipif(not can_unshare(), reason="needs root and private mount and process namespaces")
@@ -125,6 +125,18 @@ def test_what_somebody_else_set_stays(host: Host):
     assert "somebody else set it" in back["notes"][0]
     assert (len(back["notes"]), state(host)) == (1, None)
     assert sets(host)[-1].split()[1:] == ["-pm", "0"]
+
+
+def test_a_host_without_gpus(module, tmp_path: Path):
+    """Like the machine that runs this: nothing can be set, nothing has to be put back, and nothing is made."""
+    if nvidia.query().available:
+        pytest.skip("this machine has GPUs")
+    home = str(tmp_path / "home")
+    refused = module("gpu_clocks", home=home, persistence=True)
+    assert refused["msg"].startswith("the GPUs cannot be asked: ")
+    back = module("gpu_clocks", home=home, state="restored")
+    assert (back["failed"], back["changed"]) == (False, False)
+    assert not (tmp_path / "home").exists()
 
 
 def test_values_that_a_gpu_does_not_take(host: Host):

@@ -73,7 +73,8 @@ def vllm(host, vllm_env, tiny_model):
 
 
 def test_a_worker_killed_while_it_starts(vllm):
-    assert not vllm.server()["failed"]
+    started = vllm.server()
+    assert not started["failed"], started
     workers: list[procfs.Process] = []
     while len(workers) < 2:
         answer = vllm.ready(slice_s=0.5)
@@ -129,7 +130,8 @@ def test_killed_while_it_serves(vllm):
 
 def test_all_killed_at_once(vllm):
     """Nobody is left to tell what was whose, and it goes all the same."""
-    assert not vllm.server()["failed"]
+    started = vllm.server()
+    assert not started["failed"], started
     ready = vllm.ready()
     assert ready.get("ready") is True, ready
     tree = vllm.host.ours("local")

@@ -229,7 +229,7 @@ def test_check_mode_plans_and_asks_and_writes_nothing(fleet):
     assert "batch 1 (canaries): host01" in output
     assert "host02" not in output
     assert "would be launched" in output or "it was never launched here" in output
-    assert "nothing was rolled out" in output
+    assert "nothing was rolled out; 1 ok" in output
     assert not two.records.exists()
     assert not (two.home("host01") / "servers").exists()
     assert two.hooks() == []

@@ -70,7 +70,7 @@ class CompareBed:
         """Run it until the output has ``words``, then kill all of the controller at once; what it had said."""
         process = self.start(**variables)
         said: list[str] = []
-        watchdog = threading.Timer(300, os.killpg, (process.pid, signal.SIGKILL))
+        watchdog = threading.Timer(600, os.killpg, (process.pid, signal.SIGKILL))
         watchdog.start()
         try:
             for line in process.stdout:

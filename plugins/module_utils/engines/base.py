@@ -295,18 +295,14 @@ class Engine:
         return extras
 
     def told_speculation(self, event: dict[str, Any]) -> dict[str, Any] | None:
-        """What an event of a streamed answer that carries no token tells of its request's speculation.
+        """What an event of a stream that carries no token tells of its request's speculation; None: nothing.
 
-        ``verify_calls``, ``accepted``, ``draft_tokens`` and ``accepted_counts`` (the number of cycles by how many
-        drafts they accepted), see :mod:`..speculation_window`; None when it tells nothing.
+        The keys are those of :func:`..speculation_window.window`.
         """
         return None
 
     def draft_depth(self, speculation: dict[str, Any], arguments: dict[str, Any]) -> int | None:
-        """How many drafted tokens one cycle can accept at most; None when it is not known.
-
-        ``speculation``: as declared; ``arguments``: as the engine resolved them (with underscores), where it tells.
-        """
+        """How many drafts a cycle can accept, as declared or as the engine resolved its arguments; None: unknown."""
         return whole(speculation.get("draft_tokens")) or whole(speculation.get("num_steps"))
 
     def tokenize_request(self, text: str, model: str) -> Request | None:

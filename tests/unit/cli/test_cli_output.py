@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pexpect
@@ -173,3 +175,40 @@ def test_a_terminal_shows_what_every_host_does_and_can_be_asked_for_passwords(si
     assert re.search(r"here.*Use what nobody may see.*\d s", shown)
     assert "\x1b[2K" in shown, "the table is taken back"
     assert SECRETS["kept"] not in shown
+
+
+@pytest.fixture
+def terminal(site, sleep):
+    """The command line on a terminal, while its last step sleeps."""
+    command, *words = site.command("verify", "-e", f"seconds={sleep.seconds}")
+    environment = {**site.environment, "TERM": "xterm-256color"}
+    child = pexpect.spawn(command, words, cwd=site.work, env=environment, encoding="utf-8", timeout=240)
+    try:
+        deadline = time.monotonic() + 240
+        while not sleep.pids():
+            assert child.isalive(), child.read()
+            assert time.monotonic() < deadline, "the step did not begin"
+            with contextlib.suppress(pexpect.TIMEOUT):
+                child.read_nonblocking(size=65536, timeout=0.1)  # what is written has to be read
+        yield child
+    finally:
+        child.close(force=True)
+
+
+def test_ctrl_c_ends_in_order_and_gives_the_terminal_back(site, sleep, terminal):
+    terminal.sendintr()
+    terminal.expect("interrupted: ending what runs, in order")
+    terminal.expect("The same command picks up from here")
+    terminal.expect(pexpect.EOF)
+    terminal.close()
+    assert terminal.exitstatus == 130
+    assert sleep.pids() == []
+    assert site.left_behind() == []
+
+
+def test_a_terminal_that_is_closed_ends_in_order(site, sleep, terminal):
+    terminal.ptyproc.fileobj.close()  # as a window that is closed: nobody reads, the kernel sends SIGHUP
+    deadline = time.monotonic() + 240
+    while sleep.pids() or site.left_behind():
+        assert time.monotonic() < deadline, "it goes on without its terminal"
+        time.sleep(0.1)

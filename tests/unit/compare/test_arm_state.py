@@ -147,6 +147,24 @@ def test_the_port_and_our_own_marks_are_no_difference():
     assert stops(one("1", "x"), one("2", "y")) == []
 
 
+def test_a_declared_difference_that_did_not_take_effect_stands_in_the_way():
+    """Both arms ran the same: whatever that compares, it is not what was declared."""
+    base = ran("sglang.tp2.base.log")
+    rows = arm_state.differences("eagle", (asked(), asked(speculation=EAGLE)), (base, base), COVERS, [])
+    stops = arm_state.undeclared(rows)
+    assert "argument --speculative-algorithm" in {row["what"] for row in stops}
+    assert all("declared, and both ran with" in row["why"] for row in stops)
+    both = asked(**{"speculation": EAGLE})
+    assert stops_of(both, both, {"workload output_tokens": 8}, {"workload output_tokens": 9}) == [
+        "workload output_tokens"
+    ]
+
+
+def stops_of(base, other, *declared):
+    rows = arm_state.differences("b", declared, (base, other), COVERS, [])
+    return [row["what"] for row in arm_state.undeclared(rows)]
+
+
 def seen_by_workers(transport="P2P/IPC", **variables):
     """A start whose two workers have these variables, as the proof saw them."""
     told = {name: {"seen": value} for name, value in variables.items()}

@@ -166,6 +166,7 @@ def test_lines_of_a_run():
     document = run(random.Random(1), {"base": 0, "eagle": -0.3}, between=0.002)
     for one in document["starts"]:
         one["accept_length"] = 1.6 if one["arm"] == "eagle" else None
+        one["notes"] = ["not steady after the warm-up"] if one["number"] in (2, 5) else []
     lines = comparison_lines.result(document, "/r/comparison.json")
     text = "\n".join(lines)
     assert "(the reference)" in lines[0]
@@ -173,6 +174,7 @@ def test_lines_of_a_run():
     assert "eagle against base: SLOWER -3" in text
     assert "at 98.8 % confidence" in text
     assert "6 in 6 min, decided" in text
+    assert "not steady after the warm-up: 1 start of base, 1 start of eagle" in text
     ended = comparison_lines.ended(document, document["starts"][-1])
     assert ended.startswith("start 6: eagle ")
     assert "eagle so far -" in ended

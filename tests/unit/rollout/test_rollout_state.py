@@ -64,6 +64,17 @@ def test_one_that_is_not_over_goes_on_and_hosts_may_join_it(tmp_path, ordered):
     assert rollout_state.latest(str(tmp_path))["state"] == "running"
 
 
+def test_one_that_is_complete_for_some_hosts_goes_on_with_the_others(tmp_path, ordered):
+    first, _resumed = begin(tmp_path, {"canary": "1"})
+    finish(tmp_path, first["id"], "complete", canary="passed")
+    second, resumed = begin(tmp_path, {"canary": "1", "other": "1"})
+    assert resumed
+    assert second["id"] == first["id"]
+    finish(tmp_path, first["id"], "complete", other="passed")
+    assert not begin(tmp_path, {"canary": "1", "other": "1"})[1], "nothing is left to do"
+    assert not begin(tmp_path, {"canary": "2", "more": "1"})[1], "another declaration"
+
+
 @pytest.mark.parametrize(
     ("state", "hashes", "resume"),
     [("stopped", {"a": "2"}, True), ("complete", {"a": "1"}, True), ("stopped", {"a": "1"}, False)],
