@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -165,6 +166,11 @@ def _pays(one: Document) -> dict[str, str]:
     return {"verdict": word, "text": text}
 
 
+def _middle(rates: list[float]) -> float:
+    """The geometric mean: what ratios of arms are made of. Raises ValueError for a rate that is not above 0."""
+    return math.exp(stats.mean(stats.log_rates(rates)))
+
+
 def _arm(arm: Document, starts: list[Document]) -> Document:
     mine = [one for one in starts if one["arm"] == arm["name"]]
     values = [one["value"] for one in mine if one["value"]]
@@ -172,7 +178,7 @@ def _arm(arm: Document, starts: list[Document]) -> Document:
     return {
         "name": arm["name"],
         "starts": len(mine),
-        "mean": stats.mean(values) if values else None,
+        "mean": _middle(values) if values else None,
         "least": min(values, default=None),
         "most": max(values, default=None),
         "ready_s": stats.mean(ready) if (ready := [one["ready_s"] for one in mine if one["ready_s"]]) else None,
@@ -211,7 +217,7 @@ def _starts_chart(document: Document) -> charts.Chart | None:
         numbers.setdefault(one["block"], []).append(one["number"])
     shaded = sorted(numbers.items())[::2]
     means = [
-        {"arm": name, **look.row, "mean": stats.mean(values)}
+        {"arm": name, **look.row, "mean": _middle(values)}
         for name, look in arms.items()
         if (values := [one["value"] for one in starts if one["arm"] == name])
     ]

@@ -9,9 +9,11 @@ the charts get it as JSON, and the page's policy lets no other script run and no
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 import hashlib
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -82,15 +84,30 @@ def _environment() -> jinja2.Environment:
 
 @functools.lru_cache(maxsize=1)
 def _script() -> str | None:
-    """Vega, Vega-Lite, vega-embed and ``page.js`` as one script; None without the library that carries them."""
+    """Vega, Vega-Lite, vega-embed and ``page.js`` as one script; None without the library that carries them.
+
+    To bundle them takes seconds of CPU time, so what came out is kept in the user's cache folder.
+    """
     try:
         import vl_convert
     except ImportError:
         return None
-    script = str(vl_convert.javascript_bundle(_text("page.js"), vl_version=VEGA_LITE))
+    own = _text("page.js")
+    kept = _kept(files.digest([own, VEGA_LITE, vl_convert.__version__])[:16])
+    try:
+        return files.read_regular(kept).decode("utf-8")
+    except (OSError, ValueError):
+        script = str(vl_convert.javascript_bundle(own, vl_version=VEGA_LITE))
     if "</script" in script.lower() or "<!--" in script:
         raise PageError("the bundle of vl-convert-python cannot be put into a page: it holds the end of a script")
+    with contextlib.suppress(OSError):  # a home that cannot be written to costs the time again
+        files.write_atomic(kept, script, 0o600)
     return script
+
+
+def _kept(name: str) -> str:
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(cache, "groundstate", f"charts-{name}.js")
 
 
 def _policy(script: str | None) -> str:

@@ -11,7 +11,7 @@ import pytest
 import vl_convert
 from ansible_collections.groundstate.llm.plugins.plugin_utils import comparisons, records
 from ansible_collections.groundstate.llm.plugins.plugin_utils.pages import charts, comparison_page, html
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from parsed_page import HOSTILE, Parsed, fits
 
@@ -192,7 +192,8 @@ def whole(tmp_path_factory) -> dict[str, Any]:
     return page_data.speculation(tmp_path_factory.mktemp("records"), "gpu1")
 
 
-@settings(max_examples=40, deadline=None)
+# A busy machine is no failure.
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
 def test_a_damaged_document_is_a_page_or_one_clear_sentence(whole, data):
     document = copy.deepcopy(whole)

@@ -11,8 +11,11 @@ from html.parser import HTMLParser
 
 import pytest
 from ansible_collections.groundstate.llm.plugins.plugin_utils.pages import charts, html, words
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+# A busy machine is no failure.
+BUSY = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 
 LOOK = charts.Look("it", "var(--c1)")
 
@@ -23,6 +26,7 @@ def page(**context) -> str:
     return html.render("base.html.j2", charts=drawn, specifications=charts.specifications(drawn), **context)
 
 
+@BUSY
 @given(st.recursive(st.text() | st.none() | st.booleans() | st.integers(), st.lists, max_leaves=8))
 def test_json_in_a_page_is_the_same_value_and_holds_no_tag(value):
     text = str(html.json_in_html(value))
@@ -37,6 +41,7 @@ def test_numbers_that_json_lacks_are_refused_and_left_out_of_rows():
     assert drawn.datasets == {"starts": [{"value": None, "number": 1, "low": None}]}
 
 
+@BUSY
 @given(st.lists(st.text(), min_size=1, max_size=3))
 def test_anchors_are_the_same_for_the_same_words_and_safe_in_an_address(parts):
     made = html.anchor(*parts)
@@ -95,6 +100,24 @@ def test_without_the_library_the_page_has_no_script_and_says_what_is_missing(mon
     assert "<script" not in made
     assert "script-src 'none'" in made
     assert "pip install" in made
+
+
+def test_the_script_is_bundled_once_for_all_processes(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    html._script.cache_clear()
+    try:
+        made = page()
+        [kept] = (tmp_path / "groundstate").iterdir()
+        assert kept.read_text() in made
+        html._script.cache_clear()
+        monkeypatch.setattr("vl_convert.javascript_bundle", lambda *_words, **_options: pytest.fail("bundled again"))
+        assert page() == made
+        html._script.cache_clear()
+        monkeypatch.undo()
+        monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
+        assert page() == made, "a cache that cannot be written to is done without"
+    finally:
+        html._script.cache_clear()
 
 
 def test_a_page_is_written_once(tmp_path):
