@@ -167,7 +167,7 @@ def test_the_local_default_for_real(bed, llama_env):
     itself = found["itself"]
     assert 3.5 < itself["accept_length"]["value"] <= 4.0
     assert itself["drafts"] == 3
-    # Four passes of the model for four tokens, and what drafting adds. How much slower that is, is the machine's business.
+    # Four passes of the model for four tokens, and what drafting adds: how much slower that is, the machine decides.
     assert itself["verdict"] != "pays"
     ratio = itself["accept_length"]["value"] / itself["break_even"]["value"]
     assert itself["speedup"]["value"] == pytest.approx(ratio)
