@@ -210,12 +210,21 @@ def start_of(record: dict[str, Any]) -> dict[str, Any]:
         "repeats": [one["decode_tok_s"] for one in level["repeats"] if one["decode_tok_s"]],
         "ready_s": (record.get("ready") or {}).get("elapsed_s"),
         "finished_at": record["created_at"],
-        "accept_length": (level.get("server_metrics") or {}).get("accept_length"),
+        "accept_length": accept_length(level),
         "gpu": gpu_of(record),
         "state_hash": (record["fingerprints"].get("before") or {}).get("state_hash"),
         "weak": part.get("weak") or [],
         "notes": part.get("notes") or [],
     }
+
+
+def accept_length(level: dict[str, Any]) -> float | None:
+    """Tokens per cycle of a level; None without speculation. Over all cycles, where the engine tells that."""
+    told = level.get("speculation") or {}
+    if told.get("drafts") != 0 and told.get("accept_length"):
+        return float(told["accept_length"])
+    found: float | None = (level.get("server_metrics") or {}).get("accept_length")
+    return found
 
 
 #: Our key of a start -> key of :func:`under_load.summary`. Of several GPUs the slowest, coolest-running one counts.

@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--served-model-name", default="")
     parser.add_argument("--tp-size", type=int, default=1)
     parser.add_argument("--step", type=float, default=0.01)
-    parser.add_argument("--cycle", type=float, default=0.025)
+    parser.add_argument("--cycle", type=float, default=0.06)
     parser.add_argument("--tokens", type=int, default=2)
     given, others = parser.parse_known_args()
     speculates = any(word.startswith("--speculative-") for word in others)

@@ -9,6 +9,7 @@ import pytest
 from ansible_collections.groundstate.llm.plugins.module_utils import stats
 from ansible_collections.groundstate.llm.plugins.plugin_utils import (
     comparison_verdict,
+    comparisons,
     speculation_analysis,
     speculation_lines,
 )
@@ -59,6 +60,15 @@ def test_figures_hang_together_block_by_block(compared):
     pair = comparison_verdict.pair(document, "eagle3")
     assert one["speedup"]["low"] == pytest.approx(math.exp(pair.low), rel=1e-12)
     assert found["confidence"] == 1 - 0.05 / 4
+
+
+def test_a_start_shows_the_accept_length_that_is_judged(window):
+    """Over all cycles: the engine's own figure is per cycle that drafted. A base that counts no drafts has none."""
+    metrics = {"accept_length": 4.5}
+    some = window(1.27, cycles=145, drafts=11)
+    assert comparisons.accept_length({"speculation": some, "server_metrics": metrics}) == 1.27
+    assert comparisons.accept_length({"speculation": None, "server_metrics": metrics}) == 4.5
+    assert comparisons.accept_length({"speculation": window(1.0, drafts=0), "server_metrics": None}) is None
 
 
 def test_a_drift_of_the_machine_leaves_break_even_alone(compared):
