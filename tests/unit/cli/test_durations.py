@@ -87,7 +87,11 @@ json_values = st.recursive(
 
 
 @given(st.one_of(json_values, st.builds(lambda v: {"k": {"h": v}}, json_values)))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 def test_whatever_the_file_holds_it_is_no_more_than_a_cache(tmp_path, value):
     (tmp_path / "durations.json").write_text(json.dumps(value))
     made = Durations(tmp_path)
