@@ -130,7 +130,7 @@ class Sleep:
         self.seconds = f"600.{os.getpid()}{time.monotonic_ns() % 1_000_000}"
 
     def wait(self, process: subprocess.Popen[str]) -> None:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 240
         while not self.pids():
             assert process.poll() is None, process.communicate()[0]
             assert time.monotonic() < deadline, "the task did not start"
