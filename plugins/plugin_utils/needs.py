@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ..module_utils import declaration, multi_host, nccl_places, nccl_profiles, workload
+from ..module_utils import declaration, gpu_settings, multi_host, nccl_places, nccl_profiles, workload
 from ..module_utils.engines import get_engine
 from ..module_utils.preflight.checks import problem
 from ..module_utils.venvs import bundle
@@ -44,6 +44,12 @@ def derive(values: Mapping[str, Any], roles: list[str], arguments: Mapping[str, 
                 problems.append(problem(str(error), name, ""))
     if "nccl_profile" in roles and "nccl_profile_name" in values and "nccl_profiles" in values:
         _profile(values, loader, problems)
+    if "gpu_clocks" in roles:
+        try:
+            gpu_settings.wanted(values.get("gpu_clocks") or {})
+        except ValueError as error:
+            where, _space, what = str(error).partition(" ")
+            problems.append(problem(what, where, ""))
     environment = {}
     if "ml_env" in roles:
         _bundle(values, problems)

@@ -52,3 +52,14 @@ def test_the_places_of_a_profile(values, says):
     found = needs.derive(given, ["nccl_profile"], ARGUMENTS, DataLoader())[1]
     assert [one["where"] for one in found] == (["nccl_profile_places"] if says else [])
     assert not says or says in found[0]["what"]
+
+
+@pytest.mark.parametrize("clocks", [None, {}, {"persistence": True, "sm_mhz": [1200, 1500], "power_limit_w": None}])
+def test_clocks_that_some_gpu_may_have(clocks):
+    assert needs.derive({"gpu_clocks": clocks}, ["gpu_clocks"], ARGUMENTS, None)[1] == []
+
+
+def test_clocks_that_no_gpu_can_have_are_named():
+    (found,) = needs.derive({"gpu_clocks": {"sm_mhz": [1500, 1200]}}, ["gpu_clocks"], ARGUMENTS, None)[1]
+    assert found["where"] == "gpu_clocks.sm_mhz"
+    assert found["what"].startswith("is [1500, 1200]: use one clock in MHz")
