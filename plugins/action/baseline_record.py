@@ -11,9 +11,7 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
 from ..module_utils import measurement
-from ..module_utils.fingerprint import under_load
-from ..module_utils.fingerprint.explain import explain
-from ..plugin_utils import index, records, summary, verdict
+from ..plugin_utils import declared, explanations, index, records, role_values, summary, verdict
 
 ARGUMENTS = {
     "records_dir": {"type": "path", "required": True},
@@ -54,11 +52,11 @@ class ActionModule(ActionBase):
             except ValueError as error:
                 raise AnsibleActionFail(f"{name}: {error}") from error
         try:
-            return self._record(host, arguments, check)
+            return self._record(host, arguments, check, task_vars or {})
         except records.RecordError as error:
             raise AnsibleActionFail(str(error)) from error
 
-    def _record(self, host: str, arguments: dict[str, Any], check: bool) -> dict[str, Any]:
+    def _record(self, host: str, arguments: dict[str, Any], check: bool, variables: dict[str, Any]) -> dict[str, Any]:
         directory, measured = arguments["records_dir"], arguments["measurement"]
         group = arguments["group"] or host
         fingerprint = arguments["fingerprints"].get("before") or {}
@@ -85,6 +83,7 @@ class ActionModule(ActionBase):
             before = [] if check else self._history(directory, arguments["history_url"], host, key, warnings)
             record["verdict"] = self._decide(directory, record, baseline, before, arguments).as_dict()
             if not check:
+                record["declared"] = self._declared(directory, measured, variables)
                 records.write_record(directory, host, record)
             result["changed"] = True
 
@@ -114,6 +113,23 @@ class ActionModule(ActionBase):
         if warnings:
             result["warnings"] = sorted(set(warnings))
         return result
+
+    def _declared(self, directory: str, measured: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any] | None:
+        """What was declared for the measured server, a rollout's way back; None when this play did not deploy it."""
+        launched = variables.get("llm_server_result") or {}
+        if not declared.deployed(variables) or launched["declaration_hash"] != measured["server"]["declaration_hash"]:
+            return None
+        every = role_values.every_role(self._loader)
+        values, problems = role_values.read(self._templar, declared.ROLES, every, variables)
+        if problems:
+            return None
+        folder = declared.lock_folder(variables)
+        found = declared.document(values, every, folder)
+        try:
+            declared.keep_lock(directory, found, folder)
+        except OSError as error:
+            raise records.RecordError(f"cannot keep the lock in {directory}: {error}") from error
+        return found
 
     @staticmethod
     def _history(directory: str, url: str, host: str, key: str, warnings: list[str]) -> list[dict[str, Any]]:
@@ -146,7 +162,7 @@ class ActionModule(ActionBase):
             record,
             baseline,
             arguments["tolerance"],
-            _explanations(baseline[-1], record),
+            explanations.between(baseline[-1], record),
             earlier=[one for one in earlier if one is not None],
             looks=arguments["looks"],
         )
@@ -168,19 +184,12 @@ class ActionModule(ActionBase):
         }
 
 
-def _explanations(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """What differs between two records, likeliest first."""
-    loads = [under_load.summary(one["measurement"], one["fingerprints"]) for one in (old, new)]
-    before = [one["fingerprints"].get("before") or {} for one in (old, new)]
-    return explain(before[0], before[1], loads[0], loads[1])
-
-
 def _mixed(baseline: list[dict[str, Any]], record: dict[str, Any]) -> list[str]:
     """A warning when a record of another state than its host's last one in the baseline joins it."""
     last = next((one for one in reversed(baseline) if one["host"] == record["host"]), None)
     if last is None or verdict.state(last) == verdict.state(record):
         return []
-    differs = (_explanations(last, record) or ["see their fingerprints"])[0]
+    differs = (explanations.between(last, record) or ["see their fingerprints"])[0]
     return [
         f"record {record['id']} is now part of a baseline whose last start was in another state ({differs}); to "
         "compare with the new state alone, move baseline.json away and accept its starts anew"
@@ -191,7 +200,7 @@ def _without_baseline(directory: str, record: dict[str, Any], arguments: dict[st
     """The first measurement of a declaration: of nothing, or after one of another declaration."""
     measured, tolerance = record["measurement"], arguments["tolerance"]
     other = records.last_of_server(directory, record["host"], measured["server"]["name"])
-    changed = _explanations(other, record) if other is not None else []
+    changed = explanations.between(other, record) if other is not None else []
     # One of this declaration that became no baseline is nothing to compare with, and nothing to warn of.
     if other is None or other.get("key") == record["key"]:
         return verdict.decide(record, [], tolerance, changed, looks=arguments["looks"])

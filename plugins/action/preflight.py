@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible import __version__ as ansible_version
-from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure, AnsibleError
+from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 
 from ..module_utils import writable
 from ..module_utils.preflight import checks
 from ..module_utils.preflight.wants import ARGUMENTS
-from ..plugin_utils import needs, specs
+from ..plugin_utils import needs, role_values, specs
 
 MODULE = "groundstate.llm.preflight"
 # Paths are the host's: the controller must not expand them.
@@ -24,8 +24,6 @@ _ARGUMENTS = {
     for name, option in ARGUMENTS.items()
 }
 OLDEST_CORE, UNTESTED_CORE = (2, 19), (2, 22)
-UNDEFINED = "Define it, or correct the template"
-_FAILED = object()  # a value that could not be templated; its problem is told
 
 
 class ActionModule(ActionBase):
@@ -39,7 +37,7 @@ class ActionModule(ActionBase):
         super().run(tmp, task_vars)
         variables = task_vars or {}
         _result, arguments = self.validate_argument_spec(argument_spec=_ARGUMENTS)
-        every = {name: specs.load(self._loader, name) for name in specs.role_names()}
+        every = role_values.every_role(self._loader)
         wrong = sorted(set(arguments["roles"]) - set(every))
         if wrong:
             raise AnsibleActionFail(f"roles: there is no role {', '.join(wrong)}; use some of {', '.join(every)}")
@@ -48,7 +46,7 @@ class ActionModule(ActionBase):
         problems, warnings = core_version(ansible_version)
         problems += specs.unknown_names(variables, every.values(), arguments["known_variables"])
         warnings += specs.lookalikes(variables, every.values())
-        values, wrong_values = self._values(chosen, every, variables)
+        values, wrong_values = role_values.read(self._templar, chosen, every, variables)
         problems += wrong_values
         host = variables.get("inventory_hostname", "")
         derived, more, hints = needs.derive(values, chosen, arguments, self._loader)
@@ -59,59 +57,6 @@ class ActionModule(ActionBase):
         if "baseline" in chosen or arguments["records_dir"]:
             problems += records_folder(values.get("groundstate_records_dir"), host)
         return self._finish(host, problems, warnings, self._look(host, problems, derived, variables))
-
-    # --- the variables ---------------------------------------------------------------------------
-
-    def _values(
-        self, chosen: list[str], every: Mapping[str, specs.Role], variables: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], list[dict[str, str]]]:
-        """(variable -> value as its spec types it, problems); a variable with a problem is left out."""
-        options: dict[str, dict[str, Any]] = {}
-        defaults: dict[str, Any] = {}
-        wanted_by: dict[str, list[str]] = {}
-        for name in chosen:
-            specs.merge(options, every[name].options)
-            for option in every[name].options:
-                wanted_by.setdefault(option, []).append(name)
-        for role in every.values():
-            defaults.update(role.defaults)
-        ours = dict(defaults)
-        for role in every.values():
-            ours.update(role.internal)
-        templar = self._templar.copy_with_new_env(available_variables={**ours, **variables})
-        values: dict[str, Any] = {}
-        problems: list[dict[str, str]] = []
-        for name, option in options.items():
-            raw = variables[name] if name in variables else defaults.get(name)
-            if raw is None:
-                if option.get("required") and name not in defaults:
-                    roles = ", ".join(wanted_by[name])
-                    problems.append(checks.problem("is not set for this host", name, f"Set it; {roles} needs it"))
-                continue
-            undefined: list[dict[str, str]] = []
-            wrong: list[dict[str, str]] = []
-            value = self._templated(templar, name, raw, undefined)
-            if value is not _FAILED:
-                value, wrong = specs.check_value(name, option, value, partial=bool(undefined))
-                problems += wrong
-            problems += undefined
-            if not undefined and not wrong:
-                values[name] = value
-        return values, once(problems)
-
-    def _templated(self, templar: Any, path: str, raw: Any, problems: list[dict[str, str]]) -> Any:
-        """A value with its templates resolved, leaf by leaf, so that each that fails is named."""
-        if isinstance(raw, Mapping):
-            pairs = {key: self._templated(templar, f"{path}.{key}", item, problems) for key, item in raw.items()}
-            return {key: item for key, item in pairs.items() if item is not _FAILED}
-        if isinstance(raw, list):
-            items = [self._templated(templar, f"{path}[{n}]", item, problems) for n, item in enumerate(raw)]
-            return [item for item in items if item is not _FAILED]
-        try:
-            return templar.template(raw)
-        except AnsibleError as error:
-            problems.append(checks.problem(reason(error), specs.place(path, raw), UNDEFINED))
-            return _FAILED
 
     # --- the host --------------------------------------------------------------------------------
 
@@ -155,25 +100,6 @@ def last_words(result: Mapping[str, Any]) -> str:
         if lines:
             return lines[-1]
     return "it gave no message"
-
-
-def once(problems: list[dict[str, str]]) -> list[dict[str, str]]:
-    """Variables that fail for the same reason as one problem: what uses an undefined variable is undefined as well."""
-    found: list[dict[str, str]] = []
-    first: dict[str, dict[str, str]] = {}
-    for one in problems:
-        if one["fix"] == UNDEFINED and one["what"] in first:
-            first[one["what"]]["where"] += f", {one['where']}"
-        else:
-            found.append(one)
-            first.setdefault(one["what"], one)
-    return found
-
-
-def reason(error: AnsibleError) -> str:
-    """What a template lacks, in one line."""
-    text = " ".join(str(getattr(error, "message", error)).split())
-    return text.rstrip(".")
 
 
 def core_version(version: str) -> tuple[list[dict[str, str]], list[str]]:

@@ -9,7 +9,8 @@ class ModuleDocFragment:
     DOCUMENTATION = r"""
 options:
   index_url:
-    description: Package index to use instead of the host's.
+    description:
+      - Package index to use instead of the host's; V(none) for no index at all, only O(find_links).
     type: str
     default: ""
   extra_index_urls:

@@ -8,7 +8,6 @@ carries the mark of its start, so that the next run finds it whether or not it w
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import time
@@ -58,29 +57,14 @@ class ControlError(Exception):
 
 @contextmanager
 def locked(home: str, timeout_s: float = 300.0) -> Iterator[None]:
-    """Let one run at a time launch and stop servers of this home. Raises ControlError when another one does not end.
-
-    The folder itself is locked: nothing has to be cleaned up, and the kernel unlocks it when a run is killed.
-    """
+    """Let one run at a time launch and stop servers of this home. Raises ControlError when another one does not end."""
     path = servers.servers_folder(home)
     os.makedirs(path, exist_ok=True)
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        deadline = time.monotonic() + timeout_s
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise ControlError(
-                        f"another run has been changing the servers below {path} for {timeout_s:.0f} s; "
-                        "wait until it ends, or end it"
-                    ) from None
-                time.sleep(0.1)
-        yield
-    finally:
-        os.close(handle)
+        with files.folder_locked(path, timeout_s):
+            yield
+    except files.Busy as error:
+        raise ControlError(f"another run is changing the servers: {error}; wait until it ends, or end it") from None
 
 
 # --- why -----------------------------------------------------------------------------------------

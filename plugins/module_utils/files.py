@@ -5,12 +5,16 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import json
 import os
 import re
 import stat
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 #: Characters of a line of a log that are looked at.
@@ -85,6 +89,32 @@ def read_json(path: str) -> Any | None:
         return None
     except (ValueError, RecursionError) as error:  # the latter for thousands of brackets within each other
         raise ValueError(f"{path} is not valid JSON ({error}); remove or repair the file") from error
+
+
+class Busy(Exception):
+    """Another process has held a lock for longer than one was ready to wait."""
+
+
+@contextmanager
+def folder_locked(path: str, timeout_s: float) -> Iterator[None]:
+    """Let one process at a time into the block. Raises Busy when another one does not leave it, OSError without folder.
+
+    The folder itself is locked: nothing has to be cleaned up, and the kernel unlocks it when a process is killed.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise Busy(f"{path} has been locked by another process for {timeout_s:.0f} s") from None
+                time.sleep(0.1)
+        yield
+    finally:
+        os.close(handle)
 
 
 def plain(line: str, longest: int = LONGEST_LINE) -> str:

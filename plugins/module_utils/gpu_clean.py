@@ -9,7 +9,20 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import drain, ending, gpu_view, kernel_log, leftovers, nvidia, ports, procfs, reset_plan, servers, units
+from . import (
+    drain,
+    ending,
+    gpu_clocks,
+    gpu_view,
+    kernel_log,
+    leftovers,
+    nvidia,
+    ports,
+    procfs,
+    reset_plan,
+    servers,
+    units,
+)
 from .gpu_view import Look
 from .nvidia import MIB, Gpu
 from .reset_plan import Item, Plan, Policy
@@ -43,6 +56,7 @@ class Options:
     drain_timeout_s: float = 120.0
     tolerance: int = 64 * MIB
     query_timeout_s: float = nvidia.TIMEOUT_S
+    keep_clocks: bool = False
 
 
 @dataclass
@@ -123,12 +137,26 @@ class Reset:
             levels = {**{one.uuid: one.memory_used for one in self.answer.gpus}, **used}
             result["after"] = gpu_view.state([gpu_view.later(gpu, levels) for gpu in self.asked], after)
         result["ended"] = self.work.ended
+        result["clocks"] = self._clocks(check)
         result["warnings"] = self.work.warnings
-        result["changed"] = bool(result["removed"]) or any(one["gone"] or check for one in self.work.ended)
+        ended = any(one["gone"] or check for one in self.work.ended)
+        result["changed"] = bool(result["removed"] or result["clocks"]) or ended
         self._judge_ports(result["ports"])
         if self.work.problems:
             raise ResetError("; ".join(self.work.problems), result)
         return result
+
+    def _clocks(self, check: bool) -> list[str]:
+        """What was put back of clocks that an earlier run of ours set and left."""
+        if self.options.keep_clocks or self.options.container:
+            return []
+        try:
+            done = gpu_clocks.put_back(self.options.home, check, self.options.query_timeout_s)
+        except gpu_clocks.ClocksError as error:
+            self.work.problems.append(f"the clocks that an earlier run set could not be put back: {error}")
+            return []
+        self.work.warnings += done.notes
+        return done.actions
 
     def _look(self) -> Look:
         try:

@@ -175,10 +175,15 @@ def render_unit(server: str, folder: str, argv: list[str], grace_s: float) -> st
     exit_file = os.path.join(folder, "exit")
     log = os.path.join(folder, "server.log")
     # In ExecStopPost systemd sets EXIT_STATUS: a number, or the name of the signal. All that the server says is in its
-    # log; the journal has starts and ends, and what was said last.
+    # log; the journal has starts and ends, and what was said last. The journal finds the unit of a line by the process
+    # that wrote it, so that one has to live until the journal has read it: hence the shell's own printf, then --sync.
+    say = (
+        f"tail -n {JOURNAL_LINES} {_shell_quote(log)} | "
+        r'{ while IFS= read -r line; do printf "%s\n" "$line"; done; journalctl --sync 2>/dev/null || :; }'
+    )
     note = (
         f'printf "%s %s\\n" "$EXIT_STATUS" "$(date +%s)" > {_shell_quote(exit_file)}; '
-        f"tail -n {JOURNAL_LINES} {_shell_quote(log)} | systemd-cat -t {unit_name(server).removesuffix('.service')}"
+        f"systemd-cat -t {unit_name(server).removesuffix('.service')} /bin/sh -c {_shell_quote(say)}"
     )
     return "\n".join(
         [

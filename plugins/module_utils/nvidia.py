@@ -17,7 +17,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 from xml.etree import ElementTree
 
@@ -68,6 +68,7 @@ class Report:
     driver: str
     cuda: str
     gpus: tuple[Gpu, ...]
+    text: str = field(default="", repr=False)  # all of it, for those who want more than is read here
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,7 @@ def parse(text: str) -> Report:
                 processes=_processes(node),
             )
         )
-    return Report(_text(root, "driver_version"), _text(root, "cuda_version"), tuple(gpus))
+    return Report(_text(root, "driver_version"), _text(root, "cuda_version"), tuple(gpus), text)
 
 
 def parse_memory(text: str) -> dict[str, int | None]:

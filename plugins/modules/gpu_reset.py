@@ -18,7 +18,8 @@ description:
     identified by process number and start time. A name alone is never a reason.
   - Then waits until the memory of every GPU asked for is back at the idle level of this host, removes shared memory
     that is nobody's any more, and tells who has the ports asked for.
-  - Never resets a GPU, never changes persistence mode, and never touches protected programs, the processes of a
+  - Puts back clocks, power limits and persistence mode that M(groundstate.llm.gpu_clocks) set, unless O(keep_clocks).
+  - Never resets a GPU, changes no such setting of others, and never touches protected programs, the processes of a
     server that is kept, or of a container that it was not told to reset with O(scope).
   - On a host without GPUs only servers of ours, what they left over, and shared memory are dealt with.
 options:
@@ -91,6 +92,10 @@ options:
     description: Seconds that nvidia-smi may take to answer before the driver counts as hung.
     type: float
     default: 30
+  keep_clocks:
+    description: Leave what M(groundstate.llm.gpu_clocks) set; else it is left over from a run, and put back.
+    type: bool
+    default: false
 attributes:
   check_mode:
     description: Returns the full plan and changes nothing.
@@ -100,6 +105,7 @@ attributes:
     support: full
 seealso:
   - module: groundstate.llm.gpu_info
+  - module: groundstate.llm.gpu_clocks
 """
 
 EXAMPLES = r"""
@@ -166,6 +172,11 @@ left_files:
   returned: success
   type: list
   elements: dict
+clocks:
+  description: What was put back of the clocks that M(groundstate.llm.gpu_clocks) had set, in words.
+  returned: success
+  type: list
+  elements: str
 ports:
   description: >-
     Who has the ports asked for, with C(port), C(state) (listening, bound, or time_wait, which a server may take),
@@ -230,6 +241,7 @@ def main() -> None:
             "drain_timeout_s": {"type": "float", "default": 120},
             "tolerance_mib": {"type": "int", "default": 64},
             "query_timeout_s": {"type": "float", "default": 30},
+            "keep_clocks": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )
@@ -257,6 +269,7 @@ def main() -> None:
         drain_timeout_s=given["drain_timeout_s"],
         tolerance=given["tolerance_mib"] * nvidia.MIB,
         query_timeout_s=given["query_timeout_s"],
+        keep_clocks=given["keep_clocks"],
     )
     try:
         result = Reset(options).run(check=module.check_mode)
@@ -272,7 +285,7 @@ def main() -> None:
     ended = [f"process {one['pid']}: {one['cmdline']} ({one['why']})" for one in result["ended"]]
     result["diff"] = {
         "before": lines(result["before"], result["removed"]) + "".join(f"stale {line}\n" for line in ended),
-        "after": lines(result["after"], []),
+        "after": lines(result["after"], []) + "".join(f"{line}\n" for line in result["clocks"]),
     }
     module.exit_json(**result)
 

@@ -13,6 +13,7 @@ author: Groundstate contributors (@groundstate)
 description:
   - Ends the processes of every server recorded below O(home), gracefully first, and removes the folders that were made
     below it. Files below O(home) that are not ours stay and are listed.
+  - Clocks, power limits and persistence mode that M(groundstate.llm.gpu_clocks) set go back to what was there before.
   - Records of measurements lie on the controller and are not touched.
 options:
   home:
@@ -45,6 +46,12 @@ ended:
   type: list
   elements: dict
   sample: [{pid: 4711, start: 123456, cmdline: python server, how: exited on TERM, gone: true}]
+clocks:
+  description: What was put back of the clocks that had been set (in check mode, what would be), in words.
+  returned: success
+  type: list
+  elements: str
+  sample: ["GPU 0 (NVIDIA H200): SM clock released"]
 removed:
   description: What was removed (in check mode, what would be).
   returned: success
@@ -64,7 +71,7 @@ import shutil
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils import control, ending, servers
+from ..module_utils import control, ending, gpu_clocks, servers
 
 # What we make below home, besides the servers' folders, which are removed one by one.
 OURS = ("envs", "bundles", "models", "cache", "facts.d")
@@ -80,7 +87,7 @@ def main() -> None:
     )
     try:
         module.exit_json(**run(module))
-    except (control.ControlError, ValueError) as error:
+    except (control.ControlError, gpu_clocks.ClocksError, ValueError) as error:
         module.fail_json(msg=str(error))
     except OSError as error:
         module.fail_json(msg=f"cannot remove {error.filename}: {error.strerror}; run as its owner or as root")
@@ -95,10 +102,13 @@ def run(module: AnsibleModule) -> dict:
     removed += [path for path in (os.path.join(home, one) for one in OURS) if os.path.lexists(path)]
     if fact and os.path.isfile(fact) and not fact.startswith(os.path.join(home, "")):
         removed.append(fact)
-    kept = sorted(set(entries(home)) - {os.path.join(home, one) for one in (*OURS, "servers")})
+    clocks = gpu_clocks.path(home)
+    kept = sorted(set(entries(home)) - {clocks, *(os.path.join(home, one) for one in (*OURS, "servers"))})
     if os.path.isdir(home) and not kept:
         removed.append(home)
     ended: list[dict] = []
+    # First: while it is not known that they went back, what they were must not be removed.
+    back = gpu_clocks.put_back(home, module.check_mode)
     if module.check_mode:
         tree = [one for name in names for one in servers.look(home, name).tree]
         ended = [ending.Ended(one.pid, one.start, one.cmdline, "would be ended").as_dict() for one in tree]
@@ -113,8 +123,9 @@ def run(module: AnsibleModule) -> dict:
             remove(path)
         if kept and os.path.isdir(servers.servers_folder(home)):
             os.rmdir(servers.servers_folder(home))
-    diff = {"before": "".join(f"{path}\n" for path in removed), "after": ""}
-    return {"changed": bool(removed), "ended": ended, "removed": removed, "kept": kept, "diff": diff}
+    diff = {"before": "".join(f"{path}\n" for path in removed) + back.before, "after": back.after}
+    result = {"ended": ended, "clocks": back.actions, "removed": removed, "kept": kept, "diff": diff}
+    return {"changed": bool(removed) or back.changed, **result}
 
 
 def entries(folder: str) -> list[str]:

@@ -94,8 +94,7 @@ import time
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.venvs import wheelhouse
-from ..module_utils.venvs.installers import Sources
+from ..module_utils.venvs import installers, wheelhouse
 
 
 def main() -> None:
@@ -118,9 +117,10 @@ def main() -> None:
     )
     started = time.monotonic()
     given = module.params
-    sources = Sources(
-        given["index_url"], tuple(given["extra_index_urls"]), tuple(given["find_links"]), given["torch_index"]
-    )
+    try:
+        sources = installers.sources(given)
+    except ValueError as error:
+        module.fail_json(msg=str(error))
     # An index's password must not come back in a result or a message.
     module.no_log_values.update(sources.secrets())
     same = ("path", "lock", "requirements", "python", "platform", "glibc", "installer")

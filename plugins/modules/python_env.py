@@ -81,6 +81,30 @@ options:
     type: list
     elements: str
     default: []
+  patches:
+    description:
+      - Patches that M(groundstate.llm.python_env_files) is to apply afterwards. One for a distribution or version that
+        the lock does not have is refused before anything is built.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      file:
+        description: Name of the patch.
+        type: str
+        required: true
+      distribution:
+        description: The distribution that it changes.
+        type: str
+        required: true
+      version:
+        description: The version that it was made for.
+        type: str
+        required: true
+      strip:
+        description: Not used here.
+        type: int
+        default: 1
   installer:
     description:
       - V(uv), V(pip), the path of a uv, or V(auto) for uv where it runs and pip elsewhere.
@@ -187,13 +211,13 @@ seconds:
   returned: always
 """
 
+import os
 import time
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.venvs import build, patches
+from ..module_utils.venvs import build, installers, patches
 from ..module_utils.venvs.extras import Alias, Extras
-from ..module_utils.venvs.installers import Sources
 from ..module_utils.venvs.requirements import normal
 
 
@@ -213,11 +237,12 @@ def specification(params: dict) -> build.Spec:
             aliases,
         ),
         forbidden=tuple(normal(name) for name in params["forbidden"]),
+        patches=tuple(
+            (os.path.basename(one["file"]), one["distribution"], one["version"]) for one in params["patches"]
+        ),
         imports=tuple(params["imports"]),
         installer=params["installer"],
-        sources=Sources(
-            params["index_url"], tuple(params["extra_index_urls"]), tuple(params["find_links"]), params["torch_index"]
-        ),
+        sources=installers.sources(params),
         bundle=params["bundle"] or "",
         size_mib=params["size_mib"],
         keep=max(1, params["keep"]),
@@ -256,6 +281,17 @@ def main() -> None:
             },
             "forbidden": {"type": "list", "elements": "str", "default": []},
             "imports": {"type": "list", "elements": "str", "default": []},
+            "patches": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    "file": {"type": "str", "required": True},
+                    "distribution": {"type": "str", "required": True},
+                    "version": {"type": "str", "required": True},
+                    "strip": {"type": "int", "default": 1},
+                },
+            },
             "installer": {"type": "str", "default": "auto"},
             "index_url": {"type": "str", "default": ""},
             "extra_index_urls": {"type": "list", "elements": "str", "default": []},
@@ -271,7 +307,10 @@ def main() -> None:
         supports_check_mode=True,
     )
     started = time.monotonic()
-    spec = specification(module.params)
+    try:
+        spec = specification(module.params)
+    except ValueError as error:
+        module.fail_json(msg=str(error))
     # An index's password must not come back in a result or a message.
     module.no_log_values.update(spec.sources.secrets())
     try:

@@ -159,8 +159,7 @@ import time
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.venvs import upkeep
-from ..module_utils.venvs.installers import Sources
+from ..module_utils.venvs import installers, upkeep
 from ..module_utils.venvs.patches import Patch
 from ..module_utils.venvs.repair import Order, RepairError
 
@@ -215,9 +214,10 @@ def main() -> None:
     started = time.monotonic()
     params = module.params
     path = params["path"].rstrip("/")
-    sources = Sources(
-        params["index_url"], tuple(params["extra_index_urls"]), tuple(params["find_links"]), params["torch_index"]
-    )
+    try:
+        sources = installers.sources(params)
+    except ValueError as error:
+        module.fail_json(msg=str(error))
     # An index's password must not come back in a result or a message.
     module.no_log_values.update(sources.secrets())
     order = Order(

@@ -134,7 +134,7 @@ def read_baselines(records_dir: str, group: str) -> dict[str, dict[str, Any]]:
 
 
 @contextmanager
-def _alone(path: str) -> Iterator[None]:
+def alone(path: str) -> Iterator[None]:
     """Hosts of one group may be recorded at the same time; the folder itself is locked, so nothing is left behind."""
     os.makedirs(path, exist_ok=True)
     handle = os.open(path, os.O_RDONLY)
@@ -150,7 +150,7 @@ def add_to_baseline(records_dir: str, group: str, key: str, label: str, host: st
     where = folder(records_dir, group)
     path = os.path.join(where, BASELINE_FILE)
     try:
-        with _alone(where):
+        with alone(where):
             baselines = read_baselines(records_dir, group)
             entry = baselines.setdefault(key, {"label": label, "records": []})
             name = identifier if host == group else f"{host}/{identifier}"

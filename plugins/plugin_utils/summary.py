@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
+SHOWN = 3  # explanations in a summary
+
 
 def _interval(value: float, low: float | None, high: float | None, unit: str, scale: float = 1.0) -> str:
     digits = 2 if abs(value * scale) < 10 else 1
@@ -132,14 +134,14 @@ def _verdict(record: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _explanations(record: dict[str, Any]) -> list[tuple[str, str]]:
-    """The likeliest three; where there is none, that is an answer too, if the fingerprints were there to compare."""
+    """The likeliest; where there is none, that is an answer too, if the fingerprints were there to compare."""
     verdict = record["verdict"]
     told = verdict["explanations"]
     compared = verdict["baseline_value"] is not None and (record.get("fingerprints") or {}).get("before")
     if not told and compared:
         return [("changed", "nothing that is looked at: state, clocks, limits and load are as they were")]
-    rows = [("changed" if index == 0 else "", line) for index, line in enumerate(told[:3])]
-    more = len(told) - 3
+    rows = [("changed" if index == 0 else "", line) for index, line in enumerate(told[:SHOWN])]
+    more = len(told) - SHOWN
     if more > 0:
         rows.append(("", f"... and {count(more, 'more difference')} in the record"))
     return rows
@@ -147,11 +149,16 @@ def _explanations(record: dict[str, Any]) -> list[tuple[str, str]]:
 
 def lines(record: dict[str, Any], path: str, reused: bool) -> list[str]:
     """The summary of one host's record, one string a line, labels in a column."""
+    return [f"{label:<9} {text}" for label, text in rows(record, path, reused)]
+
+
+def rows(record: dict[str, Any], path: str, reused: bool) -> list[tuple[str, str]]:
+    """The same as pairs of label ("" where a line goes on) and text."""
     measurement = record["measurement"]
     headline, level = measurement["headline"], measurement["levels"][0]
     ttft, tpot = level["ttft_s"], level["tpot_s"]
     rate = _interval(headline["value"], headline["low"], headline["high"], headline["unit"])
-    rows = [
+    return [
         ("server", _server(record)),
         ("workload", _workload(measurement)),
         ("decode", f"{rate}, {count(headline['n'], 'repeat')} within one start"),
@@ -161,4 +168,3 @@ def lines(record: dict[str, Any], path: str, reused: bool) -> list[str]:
         *_verdict(record),
         ("record", path + (" (nothing changed since: not measured again)" if reused else "")),
     ]
-    return [f"{label:<9} {text}" for label, text in rows]

@@ -29,6 +29,7 @@ def add_commands(commands: Any) -> None:
     even.add_argument("--drafts", type=int, required=True, help="drafted tokens per cycle")
     even.add_argument("--verify-ms", type=float, help="what verifying is said to take")
     even.add_argument("--format", choices=("text", "json"), default="text")
+    even.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import errno
+import importlib
+import os
+import sys
 from pathlib import Path
+from typing import Any
 
 COLLECTION = "groundstate.llm"
 
@@ -24,6 +28,19 @@ def inventories() -> dict[str, Path]:
     """The packaged inventories: name -> folder."""
     folder = collections_root() / "ansible_collections" / "groundstate" / "llm" / "inventories"
     return {path.parent.name: path.parent for path in sorted(folder.glob("*/hosts.yml"))}
+
+
+def plugin(name: str) -> Any:
+    """A module of the collection's plugins, such as "module_utils.files". FileNotFoundError when it is not there."""
+    root = str(collections_root())
+    if root not in sys.path:  # a checkout keeps its collection elsewhere
+        sys.path.insert(0, root)
+    return importlib.import_module(f"ansible_collections.{COLLECTION}.plugins.{name}")
+
+
+def cache_folder() -> Path:
+    """What the command line remembers for the user and can do without. It may not exist."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "groundstate"
 
 
 def text_of(path: Path, limit: int, errors: str = "strict") -> str:

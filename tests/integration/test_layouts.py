@@ -19,7 +19,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 COLLECTION = "groundstate.llm"
-PLAYBOOKS = ("deploy_baseline", "reset_gpus", "benchmark", "verify", "teardown")
+PLAYBOOKS = ("deploy_baseline", "reset_gpus", "benchmark", "verify", "doctor", "teardown")
 PHASES = ("preflight", "ml_env", "gpu_state", "nccl_profile", "llm_server", "baseline")
 CONTENT = ("plugins", "roles", "meta", "playbooks", "inventories")
 

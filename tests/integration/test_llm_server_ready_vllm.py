@@ -7,8 +7,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -23,46 +21,16 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def vllm_home(tmp_path_factory) -> Path:
-    """A home with the environment vllm_cpu and the tiny model; GROUNDSTATE_TEST_VLLM_HOME names one that is there."""
-    given = os.environ.get("GROUNDSTATE_TEST_VLLM_HOME")
-    home = Path(given) if given else tmp_path_factory.mktemp("vllm")
-    if not given:
-        done = subprocess.run(
-            [
-                *("ansible-playbook", "playbooks/deploy_baseline.yml", "-i", "inventories/local_vllm"),
-                *("--tags", "ml_env"),
-            ],
-            cwd=ROOT,
-            env={
-                **{key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")},
-                "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-                "GROUNDSTATE_HOME": str(home),
-                "GROUNDSTATE_RECORDS": str(home / "records"),
-            },
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout
-    yield home
-    if not given:
-        shutil.rmtree(home)
-
-
 class Vllm:
     """The server of the inventory local_vllm on a test's host."""
 
-    def __init__(self, host, home: Path):
-        self.host, self.home = host, home
+    def __init__(self, host, env: Path, model: Path):
+        self.host, self.env = host, env
         self.foreign = set(Path("/dev/shm").iterdir())
         self.declaration = {
             "name": "local",
             "engine": "vllm",
-            "model": str(home / "models" / "tiny"),
+            "model": str(model),
             "served_model_name": "tiny",
             "port_from": 19500,
             "tensor_parallel": 2,
@@ -76,7 +44,7 @@ class Vllm:
         return self.host.run(
             "llm_server",
             state=state,
-            env_path=str(self.home / "envs" / "vllm_cpu"),
+            env_path=str(self.env),
             launcher="process",
             declaration={**self.declaration, **fields},
         )
@@ -96,8 +64,8 @@ class Vllm:
 
 
 @pytest.fixture
-def vllm(host, vllm_home):
-    made = Vllm(host, vllm_home)
+def vllm(host, vllm_env, tiny_model):
+    made = Vllm(host, vllm_env, tiny_model)
     yield made
     host.end()
     for left in made.shared_memory():
@@ -105,7 +73,8 @@ def vllm(host, vllm_home):
 
 
 def test_a_worker_killed_while_it_starts(vllm):
-    assert not vllm.server()["failed"]
+    started = vllm.server()
+    assert not started["failed"], started
     workers: list[procfs.Process] = []
     while len(workers) < 2:
         answer = vllm.ready(slice_s=0.5)
@@ -161,7 +130,8 @@ def test_killed_while_it_serves(vllm):
 
 def test_all_killed_at_once(vllm):
     """Nobody is left to tell what was whose, and it goes all the same."""
-    assert not vllm.server()["failed"]
+    started = vllm.server()
+    assert not started["failed"], started
     ready = vllm.ready()
     assert ready.get("ready") is True, ready
     tree = vllm.host.ours("local")

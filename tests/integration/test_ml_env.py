@@ -317,6 +317,30 @@ def test_the_module_says_in_check_mode_what_it_would_make_then_makes_it_and_then
     assert os.listdir(os.path.dirname(spec.path)) == []
 
 
+@pytest.mark.parametrize("installer", ["uv", "pip"])
+def test_no_index_has_to_answer_where_none_is_wanted(spec, installer, monkeypatch):
+    # The host's own settings name an index that does not answer; uv would give up at it.
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
+    made = run_module({**arguments(spec), "index_url": "none", "installer": installer})
+    assert made["changed"] is True
+    assert say(made["path"]) == "engine"
+
+
+def test_a_patch_for_another_lock_is_refused_before_the_build(spec, wheels, module):
+    made = build.ensure(replace(spec, patches=(("a.patch", "Engine", "1.0.0"), ("b.patch", "helper", "2.1+cpu"))))
+    new, before = newer(spec, wheels), sorted(os.listdir(os.path.dirname(spec.path)))
+    with pytest.raises(build.EnvError, match=r"a\.patch is for engine 1\.0, the lock has 2\.0.*ml_env_patches"):
+        build.ensure(replace(new, patches=(("a.patch", "engine", "1.0"),)))
+    patches = [{"file": f"some/{one}.patch", "distribution": one, "version": "1.0"} for one in ("engine", "other")]
+    for check in (True, False):
+        said = module("python_env", check=check, **{**arguments(new), "patches": patches})
+        assert "engine.patch is for engine 1.0, the lock has 2.0" in said["msg"]
+        assert "other.patch is for other, which is not in the lock" in said["msg"]
+    assert os.readlink(spec.path) == os.path.basename(made.folder)
+    assert sorted(os.listdir(os.path.dirname(spec.path))) == before
+
+
 def test_the_password_of_an_index_is_in_no_message(spec):
     secret = "s3cr3t-of-the-index"
     asked = {**arguments(spec), "requirements": "nothing==1\n", "index_url": f"http://user:{secret}@127.0.0.1:9/simple"}

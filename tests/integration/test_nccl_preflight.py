@@ -145,22 +145,9 @@ def test_the_role_shows_the_table_and_stops_at_a_hang(host, env):
     assert left_over() == []
 
 
-@pytest.fixture(scope="module")
-def torch_env(tmp_path_factory):
-    """An environment with the CPU build of torch, of the version in the lock vllm_cpu."""
-    if os.environ.get("GROUNDSTATE_TEST_TORCH"):
-        return Path(os.environ["GROUNDSTATE_TEST_TORCH"])
-    lock = ROOT / "roles" / "ml_env" / "files" / "locks" / "vllm_cpu" / "requirements.txt"
-    wanted = next(line.split()[0] for line in lock.read_text().splitlines() if line.startswith("torch=="))
-    env = tmp_path_factory.mktemp("torch") / "env"
-    subprocess.run([sys.executable, "-m", "venv", str(env)], check=True, timeout=300)
-    subprocess.run([str(env / "bin" / "python"), "-m", "pip", "-q", "install", wanted], check=True, timeout=600)
-    return env
-
-
-@pytest.mark.slow(reason="it installs torch (200 MB), and each of its ranks takes seconds to import it")
-def test_the_real_collective_on_the_cpu(host, torch_env):
-    result = host.run("nccl_preflight", env_path=str(torch_env), sizes_kib=[8, 1024], timeout=120)
+@pytest.mark.slow(reason="it needs the environment with torch, and each of its ranks takes seconds to import it")
+def test_the_real_collective_on_the_cpu(host, vllm_env):
+    result = host.run("nccl_preflight", env_path=str(vllm_env), sizes_kib=[8, 1024], timeout=120)
     assert (result["verdict"], result["backend"], result["ranks"]) == ("passed", "gloo", 2), result
     assert "no GPU is used here: the all-reduce ran with gloo on the CPU" in result["flags"][0]
     assert all(row["correct"] and row["microseconds"] > 0 for row in result["sizes"])
@@ -168,11 +155,11 @@ def test_the_real_collective_on_the_cpu(host, torch_env):
 
 
 @pytest.mark.slow(reason="it needs the environment with torch")
-def test_a_real_rank_that_never_comes_is_named(host, torch_env, tmp_path):
+def test_a_real_rank_that_never_comes_is_named(host, vllm_env, tmp_path):
     (tmp_path / "env" / "bin").mkdir(parents=True)
     python = tmp_path / "env" / "bin" / "python"
     python.write_text(
-        f'#!/bin/sh\ncase "$*" in *\'"rank": 1\'*) exec sleep 600;; esac\nexec {torch_env}/bin/python "$@"\n'
+        f'#!/bin/sh\ncase "$*" in *\'"rank": 1\'*) exec sleep 600;; esac\nexec {vllm_env}/bin/python "$@"\n'
     )
     python.chmod(0o755)
     result = host.run("nccl_preflight", env_path=str(python.parents[1]), timeout=40)

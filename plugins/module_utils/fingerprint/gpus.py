@@ -8,7 +8,7 @@ import re
 from typing import Any
 from xml.etree import ElementTree
 
-from .. import nvidia
+from .. import gpu_clocks, gpu_settings, nvidia
 from .reading import Unknown
 
 # Our name -> where it is in the XML. The first path that gives a value counts: names moved between driver generations.
@@ -160,6 +160,19 @@ def read(unknown: Unknown, dev: str = "/dev") -> tuple[list[dict[str, Any]] | No
             return [], []  # the program is there (an image made for GPUs), the devices are not
         unknown["hardware.gpus"] = str(error)
         return None, None
+
+
+def add_locks(home: str, gpus: list[dict[str, Any]] | None, unknown: Unknown) -> None:
+    """Clocks that we locked, into the stable values: the driver itself does not tell them. Without a lock, no key."""
+    try:
+        locked = gpu_clocks.locks(home) if gpus else {}
+    except (OSError, ValueError) as error:
+        unknown["hardware.gpus.locks"] = str(error)
+        return
+    for gpu in gpus or []:
+        for item, (least, most) in locked.get(gpu["uuid"] or "", {}).items():
+            name = {gpu_settings.SM: "clock_sm_locked", gpu_settings.MEMORY: "clock_memory_locked"}[item]
+            gpu[name] = f"{most} MHz" if least == most else f"{least}-{most} MHz"
 
 
 def topology(gpus: list[dict[str, Any]] | None, unknown: Unknown) -> dict[str, str] | None:

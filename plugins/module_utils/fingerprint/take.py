@@ -40,6 +40,7 @@ def take(
     tree = servers.started_by_us(home, name, table) if record else []
     tenants = running.Tenants(table, tree)
     stable_gpus, passing_gpus = gpus.read(unknown, f"{root}/dev")
+    gpus.add_locks(home, stable_gpus, unknown)
     packages = python_env.read(environment, cache, unknown, verify_files)
     sections = {
         "hardware": hardware.read(root, stable_gpus, unknown, gpus.topology(stable_gpus, unknown)),

@@ -53,6 +53,7 @@ class Spec:
     python_range: str = ""
     extras: Extras = field(default_factory=Extras)
     forbidden: tuple[str, ...] = ()
+    patches: tuple[tuple[str, str, str], ...] = ()  # (name, distribution, version) of those that will be applied
     imports: tuple[str, ...] = ()
     installer: str = "auto"
     sources: Sources = field(default_factory=Sources)
@@ -102,6 +103,25 @@ def distributions(site: str) -> dict[str, str]:
     return found
 
 
+def _check_patches(spec: Spec, items: list[Requirement]) -> None:
+    """Raises ValueError for a patch of a version that the lock does not have: after the build it would be too late."""
+    there = {item.name: item.version for item in items}
+    for alias in spec.extras.aliases:
+        version = there.get(alias.distribution, "")
+        if version:
+            local = f"+{alias.local_version}" if alias.local_version and "+" not in version else ""
+            there[requirements.normal(alias.name)] = version + local
+    problems = []
+    for name, distribution, version in spec.patches:
+        locked = there.get(requirements.normal(distribution))
+        if locked is None:
+            problems.append(f"the patch {name} is for {distribution}, which is not in the lock")
+        elif not requirements.same_version(version, locked):
+            problems.append(f"the patch {name} is for {distribution} {version}, the lock has {locked}")
+    if problems:
+        raise ValueError("; ".join(problems) + ": declare patches of these versions, or none (ml_env_patches)")
+
+
 def plan(spec: Spec, bundle_later: bool = False) -> Plan:
     """Find out what has to be done; changes nothing. Raises EnvError.
 
@@ -114,6 +134,7 @@ def plan(spec: Spec, bundle_later: bool = False) -> Plan:
         unwanted = {requirements.normal(name) for name in spec.forbidden} & {item.name for item in items}
         if unwanted:
             raise ValueError(f"the lock holds what it forbids itself: {', '.join(sorted(unwanted))}")
+        _check_patches(spec, items)
         store = Store(spec.path)
         store.check()
         current = store.current()

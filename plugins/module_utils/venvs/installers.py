@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 
 from .requirements import Requirement, render
 
+NO_INDEX = "none"  # as the main index: only find_links are looked at
+
 
 @dataclass(frozen=True)
 class Sources:
@@ -35,6 +37,19 @@ class Sources:
         """Passwords that stand in the URLs."""
         urls = [self.index_url, *self.extras, *self.find_links]
         return [match[1] for url in urls for match in [re.match(r"^[a-z+]+://[^/@]*?:([^/@]+)@", url)] if match]
+
+
+def sources(params: dict) -> Sources:
+    """The options of the doc fragment C(wheels). Raises ValueError where they contradict each other."""
+    index, extras = params["index_url"], tuple(params["extra_index_urls"])
+    links, torch = tuple(params["find_links"]), params["torch_index"]
+    if index != NO_INDEX:
+        return Sources(index, extras, links, torch)
+    if extras or torch:
+        raise ValueError(f"index_url is {NO_INDEX}, yet extra_index_urls or torch_index name one: take either away")
+    if not links and not params.get("bundle"):
+        raise ValueError(f"index_url is {NO_INDEX}: then find_links has to name a folder with the wheels")
+    return Sources(find_links=links, no_index=True)
 
 
 @dataclass(frozen=True)

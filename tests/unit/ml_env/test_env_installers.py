@@ -35,6 +35,32 @@ def test_no_resolver_no_compiler_and_the_declared_places(kind):
     assert len(steps) == (2 if kind == "uv" else 3)
 
 
+PLACES = {"index_url": "none", "extra_index_urls": [], "find_links": ["/wheels"], "torch_index": ""}
+
+
+@pytest.mark.parametrize("kind", ["uv", "pip"])
+def test_no_index_at_all_can_be_asked_for(kind):
+    for step in installers.steps(kind, "/bin/uv", "/bin/python3", "/e", ITEMS, installers.sources(PLACES))[1:]:
+        text = " ".join(step.argv)
+        assert "--no-index --find-links /wheels" in text
+        assert "index-url" not in text
+
+
+@pytest.mark.parametrize(
+    ("more", "word"),
+    [
+        ({"extra_index_urls": ["https://user:secret@more/simple"]}, "extra_index_urls"),
+        ({"torch_index": "https://torch/simple"}, "torch_index"),
+        ({"find_links": []}, "find_links"),
+    ],
+)
+def test_no_index_and_an_index_contradict_each_other(more, word):
+    with pytest.raises(ValueError, match=word) as refused:
+        installers.sources({**PLACES, **more})
+    assert "secret" not in str(refused.value)
+    assert installers.sources({**PLACES, "find_links": [], "bundle": "/srv/one.tar"}).no_index
+
+
 def test_uv_downloads_no_python():
     steps = installers.steps("uv", "/bin/uv", "/bin/python3", "/e", ITEMS, Sources())
     assert all(step.environment["UV_PYTHON_DOWNLOADS"] == "never" for step in steps)

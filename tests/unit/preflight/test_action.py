@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from ansible_collections.groundstate.llm.plugins.action import preflight
 from ansible_collections.groundstate.llm.plugins.module_utils.preflight.checks import problem, sentence
+from ansible_collections.groundstate.llm.plugins.plugin_utils import role_values
 
 
 @pytest.mark.parametrize(
@@ -21,10 +22,12 @@ def test_versions_of_ansible_core(version, problems, warnings):
 
 def test_one_undefined_variable_is_one_problem_wherever_it_is_used():
     def undefined(where, what="'nope' is undefined"):
-        return problem(what, where, preflight.UNDEFINED)
+        return problem(what, where, role_values.UNDEFINED)
 
     other = problem("'x' is not of type int", "d", "Correct it")
-    found = preflight.once([undefined("a"), other, undefined("b"), undefined("c", "'more' is undefined"), dict(other)])
+    found = role_values.once(
+        [undefined("a"), other, undefined("b"), undefined("c", "'more' is undefined"), dict(other)]
+    )
     assert [sentence(one) for one in found] == [
         "a, b: 'nope' is undefined. Define it, or correct the template.",
         "d: 'x' is not of type int. Correct it.",

@@ -1,0 +1,3 @@
+# Copyright: Groundstate contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Static pages: one HTML file each, which needs no network to be read."""
