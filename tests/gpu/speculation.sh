@@ -6,7 +6,7 @@
 
 TOKENS=512 CAP=15 BLOCKS=${BLOCKS:-3}
 if [ -n "${DRY:-}" ]; then
-  TOKENS=101 CAP=2 BLOCKS=1
+  TOKENS=101 CAP=2 BLOCKS=2
   export GPU_TP=1 GPU_LIST='[]' GPU_MEMORY_FRACTION=0
   EXTRA=(-e "{\"gpu_command\": [\"$GPU_PYTHON\", \"$PWD/tests/integration/speculating_engine.py\"]}")
 fi
