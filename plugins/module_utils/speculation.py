@@ -87,11 +87,14 @@ def conditional(accepted_at: Sequence[float], drafts: float) -> list[float | Non
 
 
 def changes(length: float, cycle: float, base_step: float, drafts: int | None) -> list[str]:
-    """What would have to be otherwise for speculation to pay, as sentences. Times in seconds.
+    """What would have to be otherwise for speculation to pay, as sentences; none where it pays as it is. Times in
+    seconds.
 
     ``drafts``: tokens that a cycle can accept at most; None where that is not known.
     """
     needed = break_even_length(cycle, base_step)
+    if length >= needed:
+        return []
     found = []
     least = needed_acceptance(needed, drafts) if drafts else None
     if drafts and least is None:
@@ -168,7 +171,7 @@ def calculate(
         "ceiling": ceiling(drafts, needed),
         "verify": verify,
         "verdict": "pays" if speedup > 1.0 else "does not pay",
-        "would_pay_if": [] if speedup > 1.0 else changes(length, cycle, base_step, drafts),
+        "would_pay_if": changes(length, cycle, base_step, drafts),
     }
 
 

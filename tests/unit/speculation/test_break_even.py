@@ -163,3 +163,9 @@ def test_the_command_refuses_what_cannot_be(capsys):
 def test_a_verify_longer_than_its_cycle_is_of_another_run():
     told = speculation.lines(speculation.calculate(12.1, 60.0, 2.0, 2, 40.0), 2)
     assert any("do not fit into the cycle" in line for line in told)
+
+
+def test_where_it_pays_nothing_has_to_change():
+    # Two tokens a cycle of 20 ms against 12 ms a token: 1.2 times as fast, even if an interval cannot tell yet.
+    assert speculation.changes(2.0, 0.020, 0.012, 2) == []
+    assert len(speculation.changes(1.6, 0.020, 0.012, 2)) == 2
