@@ -88,7 +88,6 @@ json_values = st.recursive(
 
 @given(st.one_of(json_values, st.builds(lambda v: {"k": {"h": v}}, json_values)))
 @settings(
-    deadline=None,
     max_examples=60,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.groundstate.llm.plugins.plugin_utils import comparison_steps, comparisons, records
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 RECORD = json.loads((Path(__file__).resolve().parents[2] / "data" / "baseline" / "record.json").read_text())
@@ -102,7 +102,6 @@ def test_an_identifier_stays_one_folder(tmp_path, identifier):
         comparisons.path(str(tmp_path), "h", identifier)
 
 
-@settings(deadline=None)
 @given(st.integers(2, 5), st.integers(0, 25))
 def test_what_is_left_and_what_is_complete_follow_the_starts(count, done):
     made = document([f"arm{number}" for number in range(count)], (5,))

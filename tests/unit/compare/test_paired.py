@@ -6,7 +6,7 @@ import math
 
 import pytest
 from ansible_collections.groundstate.llm.plugins.module_utils import paired
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 logs = st.floats(-1, 1)
@@ -65,7 +65,6 @@ def test_starts_at_one_moment_have_no_drift():
     assert paired.drift([("A", 1, 0.1), ("A", 1, 0.2), ("A", 1, 0.3)]) is None
 
 
-@settings(deadline=None)
 @given(st.lists(logs, min_size=2, max_size=12), st.floats(0.001, 0.5))
 def test_the_interval_holds_the_mean(differences, alpha):
     found = paired.pair(differences, alpha)
@@ -73,7 +72,6 @@ def test_the_interval_holds_the_mean(differences, alpha):
     assert found.mde >= 0
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("AB"), logs), min_size=6, max_size=20))
 def test_any_run_has_a_drift_within_its_interval(values):
     found = paired.drift([(arm, float(place), value) for place, (arm, value) in enumerate(values)])

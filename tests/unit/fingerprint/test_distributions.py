@@ -118,7 +118,7 @@ def test_a_damaged_record_is_not_fatal(site):
     assert result.edited == {"sglang/__init__.py": "sglang"}
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=200)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
 @given(st.one_of(st.binary(max_size=300), st.text(max_size=300).map(lambda text: text.encode("utf-8", "ignore"))))
 def test_no_record_whatever_is_in_it_is_fatal(site, content):
     (site.path / "sglang-0.5.23.dist-info" / "RECORD").write_bytes(content)

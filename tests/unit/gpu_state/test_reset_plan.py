@@ -382,7 +382,7 @@ def _owner(pid: int, seen: View) -> tuple[str, bool] | None:
     return None
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(forests())
 def test_the_set_ended_is_the_set_that_the_policy_names(case):
     seen, policy = case
@@ -431,7 +431,7 @@ def test_the_set_ended_is_the_set_that_the_policy_names(case):
     assert planned == expected
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(forests())
 def test_whatever_the_forest_the_plan_is_safe_and_explained(case):
     seen, policy = case

@@ -11,7 +11,7 @@ from ansible_collections.groundstate.llm.plugins.module_utils.argument_check imp
 from ansible_collections.groundstate.llm.plugins.module_utils.declaration import complete
 from ansible_collections.groundstate.llm.plugins.module_utils.engine_parser import flags_of
 from ansible_collections.groundstate.llm.plugins.module_utils.engines import ENGINES, get_engine
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "parsers"
@@ -155,7 +155,6 @@ def test_flags_and_values_of_a_command_line():
     ]
 
 
-@settings(deadline=None)
 @given(st.dictionaries(st.from_regex(r"[a-z][a-z._-]{0,12}", fullmatch=True), st.text(max_size=6), max_size=4))
 def test_whatever_is_declared_is_answered_in_sentences(extra):
     found, warned = check(VLLM, "vllm", extra_args=extra)

@@ -162,7 +162,7 @@ def test_a_manifest_that_lists_what_no_bundle_has_is_refused(made, listed):
         bundle.read_manifest(str(made))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(cut=st.integers(min_value=0, max_value=10_239))
 def test_a_bundle_that_was_cut_off_is_refused(tmp_path_factory, cut):
     folder = tmp_path_factory.mktemp("cut")

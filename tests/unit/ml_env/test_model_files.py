@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.groundstate.llm.plugins.module_utils import model_files, page_cache, tiny_llama, weights
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 
@@ -186,7 +186,6 @@ def test_gguf_files(tmp_path):
     assert problems(split) == ["big-00002-of-00002.gguf is missing"]
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=60), st.integers(0, 250), st.booleans())
 def test_damaged_files_are_told_and_crash_nothing(tmp_path_factory, noise, at, as_gguf):
     folder = tmp_path_factory.mktemp("m")

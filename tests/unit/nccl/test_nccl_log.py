@@ -192,7 +192,7 @@ def test_whether_a_log_names_the_variables(environment, tells):
 
 
 @given(st.lists(st.one_of(st.text(), st.sampled_from((DATA / "rank0.base.log").read_text().splitlines()))))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_lines_in_any_order_are_read(lines):
     for pid, log in nccl_log.parse(lines).items():
         assert pid == log.pid
@@ -200,7 +200,7 @@ def test_any_lines_in_any_order_are_read(lines):
 
 
 @given(st.integers(0, 200), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_log_that_is_still_being_written_never_proves_more(cut, data):
     text = (DATA / "rank0.base.log").read_text()
     lines = text[: data.draw(st.integers(0, min(len(text), 150 * (cut + 1))))].splitlines()

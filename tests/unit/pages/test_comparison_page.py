@@ -193,7 +193,7 @@ def whole(tmp_path_factory) -> dict[str, Any]:
 
 
 # A busy machine is no failure.
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
 def test_a_damaged_document_is_a_page_or_one_clear_sentence(whole, data):
     document = copy.deepcopy(whole)

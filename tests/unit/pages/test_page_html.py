@@ -11,11 +11,11 @@ from html.parser import HTMLParser
 
 import pytest
 from ansible_collections.groundstate.llm.plugins.plugin_utils.pages import charts, html, words
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 # A busy machine is no failure.
-BUSY = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+SOME = settings(max_examples=60)
 
 LOOK = charts.Look("it", "var(--c1)")
 
@@ -26,7 +26,7 @@ def page(**context) -> str:
     return html.render("base.html.j2", charts=drawn, specifications=charts.specifications(drawn), **context)
 
 
-@BUSY
+@SOME
 @given(st.recursive(st.text() | st.none() | st.booleans() | st.integers(), st.lists, max_leaves=8))
 def test_json_in_a_page_is_the_same_value_and_holds_no_tag(value):
     text = str(html.json_in_html(value))
@@ -41,7 +41,7 @@ def test_numbers_that_json_lacks_are_refused_and_left_out_of_rows():
     assert drawn.datasets == {"starts": [{"value": None, "number": 1, "low": None}]}
 
 
-@BUSY
+@SOME
 @given(st.lists(st.text(), min_size=1, max_size=3))
 def test_anchors_are_the_same_for_the_same_words_and_safe_in_an_address(parts):
     made = html.anchor(*parts)

@@ -168,7 +168,7 @@ def test_no_elf_file(tmp_path):
 PROGRAM = Path(shutil.which("true") or "/bin/true").read_bytes()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.dictionaries(st.integers(0, len(PROGRAM) - 1), st.integers(0, 255), max_size=20), st.integers(0, len(PROGRAM))
 )
