@@ -76,12 +76,14 @@ def test_vllm_with_ngram_speculation(tmp_path, vllm_env):
         "engine": "vllm",
         "model": str(model),
         "served_model_name": "tiny",
-        "context_length": 512,
+        "context_length": 1024,
         "gpus": [],
         "extra_args": {"kv-cache-memory-bytes": 134217728, "enforce-eager": True, "max-num-seqs": 8},
         "env": {"VLLM_CPU_OMP_THREADS_BIND": "0"},
     }
-    bed = CompareBed(tmp_path, ml_env_path=str(vllm_env), llm_server=server, baseline_workload=SMALL)
+    # The tiny model is quick: fewer tokens would be over before a busy machine has looked.
+    workload = {**SMALL, "output_tokens": 256}
+    bed = CompareBed(tmp_path, ml_env_path=str(vllm_env), llm_server=server, baseline_workload=workload)
     try:
         bed.run(**speculating(algorithm="ngram", draft_tokens=3), compare_leave="stopped")
         check(bed, "--speculative-config")
