@@ -7,6 +7,7 @@ Keys, each but ``step_s`` off by default:
     die_in, how   phase in which it ends, with this exit status or "KILL"; its workers end with it
     said          lines that it writes before it dies (a Python traceback otherwise)
     hang_in       phase in which it does nothing any more
+    hold_in, hold phase that goes on as long as this file is there
     spin_in       phase in which it only burns processor time
     lose_in, lose_worker  phase in which the worker of this rank is killed, the server lives on ("completion": at the
                   first own completion)
@@ -124,6 +125,8 @@ class StandIn:
         self.up = phase == "up"
         print(LINES[phase].format(now=time.strftime("%Y-%m-%d %H:%M:%S")), flush=True)
         time.sleep(self.seconds(phase))
+        while self.script.get("hold_in") == phase and os.path.exists(self.script["hold"]):
+            time.sleep(0.05)
         if self.script.get("lose_in") == phase:
             self.lose_worker()
         if self.script.get("die_in") == phase:

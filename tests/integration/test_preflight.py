@@ -202,7 +202,7 @@ def test_an_unreachable_host_tells_what_else_is_wrong(place):
     done = place.run()
     assert done.returncode == 4
     assert "nccl_profile_name" in done.stdout + done.stderr
-    assert "UNREACHABLE" in done.stdout
+    assert "node1: unreachable: preflight" in done.stdout
 
 
 def test_the_module_alone_takes_what_is_given(tmp_path):
