@@ -72,7 +72,7 @@ def survey(records_dir: str, url: str = "", host: str = "", group: str = "") -> 
     aside: dict[str, set[str]] = {}
     for row in history.rows(headlines=True, source="groundstate", **where):
         if row["host"] not in aside:
-            aside[row["host"]] = of_comparisons(records_dir, row["host"])
+            aside[row["host"]] = of_comparisons(records_dir, row["host"], warnings)
         if row["id"] not in aside[row["host"]]:
             found.setdefault((row["host"], row["server"]), []).append(row)
     entries, standings = [], lookup.Standings()
@@ -99,9 +99,13 @@ def _nothing(records_dir: str, host: str, group: str) -> str:
     return f"{records_dir} has no records; deploy_baseline.yml writes the first, --records names another folder"
 
 
-def of_comparisons(records_dir: str, host: str) -> set[str]:
-    """Ids of a host's records that are starts of a comparison: other declarations, tried on purpose."""
-    return {one["record"] for document in comparisons.documents(records_dir, host) for one in document["starts"] if one}
+def of_comparisons(records_dir: str, host: str, warnings: list[str]) -> set[str]:
+    """Ids of a host's records that are starts of a comparison: other declarations, tried on purpose.
+
+    ``warnings``: gets a sentence for each comparison that cannot be read.
+    """
+    found = comparisons.documents(records_dir, host, warnings)
+    return {one["record"] for document in found for one in document["starts"]}
 
 
 def _entry(records_dir: str, rows: list[Row], standings: lookup.Standings, warnings: list[str]) -> Entry | None:
