@@ -28,10 +28,6 @@ def _count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _duration(value: Any) -> bool:
-    return files.is_number(value) and value >= 0
-
-
 def _rate(value: Any) -> bool:
     return files.is_number(value) and value > 0
 
@@ -69,13 +65,13 @@ def _wrong(value: Any, parts: Mapping[str, Check]) -> list[str]:
 _PLACE: dict[str, Check] = {"number": _count, "block": _count, "position": _count, "arm": _text}
 _START: dict[str, Check] = {
     **_PLACE,
-    "seconds": _duration,
+    "seconds": files.is_number,  # below 0 when the clock was set back meanwhile
     "record": _text,
     "value": _rate,
     "repeats": _each(_rate),
-    "ready_s": _or_none(_duration),
+    "ready_s": _or_none(files.is_number),
     "finished_at": _text,
-    "accept_length": _or_none(_duration),
+    "accept_length": _or_none(files.is_number),
     "gpu": _or_none(_dict),
     "state_hash": _or_none(_text),
     "weak": _texts,

@@ -18,14 +18,14 @@ from typing import Any
 from ..module_utils import files, stats
 from ..module_utils.fingerprint import under_load
 from ..module_utils.measurement import new_id
-from . import comparison_form, records
+from . import comparison_form, records, verdict
 
 SCHEMA = 1
 FOLDER = "comparisons"
 DOCUMENT = "comparison.json"
 PAGE = "result.html"
 LOOKS = (3, 5, 8, 10)
-LEAST_BLOCKS = 2
+LEAST_BLOCKS, MOST_BLOCKS = 2, 100
 #: No further start comes in these; a refused one goes on once its differences are accepted.
 FINISHED = ("decided", "exhausted")
 KINDS = ("compare", "speculation")
@@ -54,6 +54,17 @@ def schedule(arms: Sequence[str], blocks: int) -> list[list[str]]:
         rows = rows[: count // 2]  # the other half are their mirror images
     order = [row for one in rows for row in (one, one[::-1])]
     return [[arms[place] for place in order[number % len(order)]] for number in range(blocks)]
+
+
+def check_looks(looks: Sequence[int]) -> None:
+    """Raises ValueError unless these are numbers of blocks after which a comparison can be judged, ascending."""
+    verdict.check_looks(looks)
+    if min(looks) < LEAST_BLOCKS:
+        raise ValueError(f"one block says nothing of how much blocks differ; look after {LEAST_BLOCKS} at the earliest")
+    if max(looks) > MOST_BLOCKS:
+        raise ValueError(
+            f"{max(looks)} blocks are more than anybody waits for; the last look is after {MOST_BLOCKS} at most"
+        )
 
 
 def planned(document: Document) -> list[dict[str, Any]]:

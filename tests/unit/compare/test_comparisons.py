@@ -80,6 +80,15 @@ def test_the_plan_counts_starts_from_one():
     ]
 
 
+@pytest.mark.parametrize(
+    ("looks", "words"),
+    [([], "no plan"), ([5, 3], "no plan"), ([1, 3], "one block says nothing"), ([3, 10**9], "at most")],
+)
+def test_looks_that_cannot_be_are_refused(looks, words):
+    with pytest.raises(ValueError, match=words):
+        comparisons.check_looks(looks)
+
+
 def test_a_document_is_read_as_it_was_written(tmp_path):
     made = document()
     where = comparisons.write(str(tmp_path), made)
