@@ -78,7 +78,8 @@ def survey(records_dir: str, url: str = "", host: str = "", group: str = "") -> 
     entries, standings = [], lookup.Standings()
     for rows in found.values():
         try:
-            entry = _entry(records_dir, rows, standings, warnings)
+            with records.read_as_it_is(f"record {rows[-1]['path']} in {records_dir}"):
+                entry = _entry(records_dir, rows, standings, warnings)
         except records.RecordError as error:
             warnings.append(str(error))
             continue
@@ -133,7 +134,7 @@ def _entry(records_dir: str, rows: list[Row], standings: lookup.Standings, warni
         "state_hash": newest["state_hash"],
         **{name: newest[name] for name in ("decode_tok_s", "decode_low", "decode_high", "output_tok_s")},
         **{name: newest[name] for name in ("ttft_s", "tpot_s", "requests", "failed")},
-        "ready_s": ready.get("elapsed_s"),
+        "ready_s": float(ready["elapsed_s"]) if ready.get("elapsed_s") is not None else None,
         "proof": record["proof"].get("verdict") or "off",
         **{name: told.get(name) for name in ("verdict", "ratio", "ratio_low", "ratio_high", "mde")},
         "in_baseline": shown["in_baseline"],
@@ -182,11 +183,11 @@ def _drift(segment: list[Row]) -> list[Change]:
 def _difference(records_dir: str, old: Row, new: Row) -> str:
     try:
         pair = [records.read_record(records_dir, row["host"], row["id"]) for row in (old, new)]
+        if pair[0] is None or pair[1] is None:
+            return "one of the records is gone"
+        told = explanations.between(pair[0], pair[1])
     except records.RecordError:
-        pair = [None, None]
-    if pair[0] is None or pair[1] is None:
         return "one of the records cannot be read"
-    told = explanations.between(pair[0], pair[1])
     more = len(told) - _TOLD_DIFFERENCES
     text = "; ".join(told[:_TOLD_DIFFERENCES]) or "nothing that has a name"
     return text + (f"; and {more} more" if more > 0 else "")
