@@ -42,6 +42,6 @@ def test_a_mistyped_and_a_broken_inventory_are_refused_before_anything_else(tmp_
     )
     assert done.returncode == 2, done.stdout + done.stderr
     words = " ".join((done.stdout + done.stderr).split())
-    for said in ("missing.yml", "broken.yml: this inventory has no host, is not there, or cannot be read"):
+    for said in ("missing.yml", "broken.yml", "this inventory has no host, is not there, or cannot be read"):
         assert said in words
     assert "ok=1 " in words, "the include of the check, and nothing after it"
