@@ -100,16 +100,11 @@ class ActionModule(ActionBase):
     # --- planned -----------------------------------------------------------------------------------
 
     def _plan(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        for check, name in ((verdict.check_looks, "looks"), (verdict.check_tolerance, "tolerance")):
+        for check, name in ((comparisons.check_looks, "looks"), (verdict.check_tolerance, "tolerance")):
             try:
                 check(arguments[name])
             except ValueError as error:
                 raise ValueError(f"compare_{name}: {error}") from error
-        if min(arguments["looks"]) < comparisons.LEAST_BLOCKS:
-            raise ValueError(
-                f"compare_looks: one block says nothing of how much blocks differ; look after "
-                f"{comparisons.LEAST_BLOCKS} at the earliest"
-            )
         ways = {**arguments["ways"], "compare_profiles": arms.of_profiles(arguments["profiles"])}
         chosen = arms.chosen(ways)
         names = arms.names(chosen)

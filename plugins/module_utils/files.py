@@ -8,6 +8,7 @@ import errno
 import fcntl
 import hashlib
 import json
+import math
 import os
 import re
 import stat
@@ -33,8 +34,13 @@ def digest(value: Any) -> str:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value that was read is a number to count with: no bool, no NaN, not infinite."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < float("inf")
+    """Whether a value that was read is a number to count with: no bool, no NaN, and no more than a float can hold."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # JSON has integers of any length
+        return False
 
 
 def decode_json(text: str | bytes) -> Any:

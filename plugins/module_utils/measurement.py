@@ -237,7 +237,19 @@ def usable(found: Any) -> bool:
     except (KeyError, IndexError, TypeError):
         return False
     return (
-        isinstance(facts["value"], (int, float))
+        files.is_number(facts["value"])
+        and facts["value"] > 0
         and isinstance(found.get("identity"), str)
         and isinstance(found.get("workload"), dict)
+        and all(map(_usable_level, found["levels"]))
+    )
+
+
+def _usable_level(level: Any) -> bool:
+    """Whether the repeats of a level, which verdicts are made of, are numbers; None: no request of it was good."""
+    repeats = level.get("repeats", []) if isinstance(level, dict) else None
+    return isinstance(repeats, list) and all(
+        isinstance(one, dict)
+        and all(value is None or (files.is_number(value) and value >= 0) for value in one.values())
+        for one in repeats
     )

@@ -66,6 +66,11 @@ def counts(name: str) -> bool:
     return name in COUNTERS or name.startswith(PER_POSITION)
 
 
+def positive(gauge: float | None) -> float | None:
+    """The value of a gauge that tells something; SGLang tells 0 when it does not speculate, nobody less."""
+    return gauge if gauge is not None and gauge > 0 else None
+
+
 def compare(before: dict[str, float] | None, after: dict[str, float] | None, own_tokens: int) -> dict[str, Any] | None:
     """The document of a level; None when the server told nothing.
 
@@ -78,7 +83,7 @@ def compare(before: dict[str, float] | None, after: dict[str, float] | None, own
     delta = {name: after[name] - before[name] for name in sorted(set(before) & set(after)) if counts(name)}
     if any(value < 0 for value in delta.values()):  # the server restarted its counters
         delta = {}
-    accept = after.get("accept_length") or None  # SGLang tells 0 when it does not speculate
+    accept = positive(after.get("accept_length"))
     if delta.get("drafts", 0.0) >= 1.0:
         accept = 1.0 + delta.get("accepted_tokens", 0.0) / delta["drafts"]
     generated = delta.get("generated_tokens")

@@ -43,12 +43,13 @@ def window(
         return None
     if each and len(each) == requests:
         return _of_requests(each, decoded)
-    if "drafts" in delta and "accepted_tokens" in delta:
-        # Numerator and denominator have to be of the same requests, even when somebody else's are among them.
-        return _of_counters(delta, round(delta.get("generated_tokens", tokens)) - requests)
+    # Numerator and denominator have to be of the same requests, even when somebody else's are among them.
+    generated = round(delta.get("generated_tokens", tokens)) - requests
+    if "drafts" in delta and "accepted_tokens" in delta and generated > 0:  # a counter may lag behind
+        return _of_counters(delta, generated)
     if delta.get("verify_calls", 0.0) >= 1.0:
         return _document("verify counter", decoded, round(delta["verify_calls"]))
-    if gauge:
+    if gauge and gauge > 0:
         return {**_document("gauge", decoded, None), "accept_length": gauge}
     return None
 

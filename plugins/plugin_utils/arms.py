@@ -38,6 +38,8 @@ def chosen(ways: Mapping[str, Any]) -> list[Arm]:
     if len(given) != 1:
         said = f"{' and '.join(given)} are given" if given else "none is given"
         raise ValueError(f"what is compared has to be said in one way, by one of {', '.join(ways)}; {said}")
+    if not isinstance(ways[given[0]], (list, tuple)):
+        raise ValueError(f"{given[0]}: {ways[given[0]]!r} is no list of arms; each begins with '- name:'")
     arms = [_complete(given[0], one) for one in ways[given[0]]]
     names = [arm["name"] for arm in arms]
     twice = sorted({name for name in names if names.count(name) > 1})
@@ -55,15 +57,15 @@ def _complete(where: str, raw: Any) -> Arm:
     name = str(raw["name"])
     if not _NAME.fullmatch(name):
         raise ValueError(f"{where}: {name!r} cannot be the name of an arm; use up to 40 letters, digits, . _ + -")
-    unknown = sorted(set(raw) - set(_KEYS))
+    unknown = sorted(str(key) for key in raw if key not in _KEYS)
     if unknown:
         raise ValueError(f"{where}, arm {name}: no such key: {', '.join(unknown)}; use {', '.join(_KEYS)}")
-    variables = raw.get("vars") or {}
+    variables = {} if raw.get("vars") is None else raw["vars"]
     if not isinstance(variables, Mapping):
         raise ValueError(f"{where}, arm {name}: vars is a dictionary of variables, not {variables!r}")
     variables = copy.deepcopy(dict(variables))
     for variable in variables:
-        if not str(variable).isidentifier():
+        if not isinstance(variable, str) or not variable.isidentifier():  # YAML reads "on:" and "1:" as no text
             raise ValueError(f"{where}, arm {name}: {variable!r} cannot be the name of a variable")
         if _FIXED.match(variable):
             raise ValueError(f"{where}, arm {name}: {variable} is the same for all arms; set it in the inventory")

@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..module_utils import files
+
 #: Column -> type. One row for each level of concurrency; ``headline`` marks the one that verdicts speak of.
 COLUMNS = {
     "host": "TEXT NOT NULL",
@@ -58,7 +60,7 @@ def _fits(value: Any, kind: str) -> bool:
         return storable(value)
     if "INTEGER" in kind:
         return abs(value) <= LARGEST_INTEGER
-    return abs(value) < float("inf")  # False for NaN, too
+    return bool in wanted or files.is_number(value)
 
 
 def storable(text: str) -> bool:

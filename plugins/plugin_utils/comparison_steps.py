@@ -30,9 +30,13 @@ def begin(
     ``made``: a new one. The newest with its declaration takes its place unless ``anew``: a running one goes on where it
     was, a finished one stays as it is. Nothing is written in check mode.
     """
-    host, warnings = made["host"], []
-    document = None if anew else comparisons.find(records_dir, host, made["declaration"])
+    host = made["host"]
+    warnings: list[str] = []
+    damaged: list[str] = []
+    document = None if anew else comparisons.find(records_dir, host, made["declaration"], damaged)
     if document is None:
+        # It may be the one that should have gone on.
+        warnings += [f"{one}. This is a new comparison: it does not go on with that one" for one in damaged]
         document, fate = made, "new"
         other = _unfinished_namesake(records_dir, made)
         if other is not None:

@@ -18,22 +18,20 @@ from typing import Any
 from ..module_utils import files, stats
 from ..module_utils.fingerprint import under_load
 from ..module_utils.measurement import new_id
-from . import records
+from . import comparison_form, records, verdict
 
 SCHEMA = 1
 FOLDER = "comparisons"
 DOCUMENT = "comparison.json"
 PAGE = "result.html"
 LOOKS = (3, 5, 8, 10)
-LEAST_BLOCKS = 2
+LEAST_BLOCKS, MOST_BLOCKS = 2, 100
 #: No further start comes in these; a refused one goes on once its differences are accepted.
 FINISHED = ("decided", "exhausted")
 KINDS = ("compare", "speculation")
 
 Document = dict[str, Any]
 
-# What every document has, and its type.
-_PARTS: dict[str, type] = {"id": str, "arms": list, "blocks": list, "starts": list, "looks": list, "state": str}
 _SKEW_S = 86400.0  # by which the clock of a host may be behind the controller's
 
 
@@ -56,6 +54,17 @@ def schedule(arms: Sequence[str], blocks: int) -> list[list[str]]:
         rows = rows[: count // 2]  # the other half are their mirror images
     order = [row for one in rows for row in (one, one[::-1])]
     return [[arms[place] for place in order[number % len(order)]] for number in range(blocks)]
+
+
+def check_looks(looks: Sequence[int]) -> None:
+    """Raises ValueError unless these are numbers of blocks after which a comparison can be judged, ascending."""
+    verdict.check_looks(looks)
+    if min(looks) < LEAST_BLOCKS:
+        raise ValueError(f"one block says nothing of how much blocks differ; look after {LEAST_BLOCKS} at the earliest")
+    if max(looks) > MOST_BLOCKS:
+        raise ValueError(
+            f"{max(looks)} blocks are more than anybody waits for; the last look is after {MOST_BLOCKS} at most"
+        )
 
 
 def planned(document: Document) -> list[dict[str, Any]]:
@@ -125,7 +134,7 @@ def new(
 
 def stamp(when: float) -> str:
     """Seconds since 1970 as UTC text."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(when))
+    return time.strftime(comparison_form.TIME, time.gmtime(when))
 
 
 def folder(records_dir: str, host: str, identifier: str = "") -> str:
@@ -147,13 +156,15 @@ def read(records_dir: str, host: str, identifier: str) -> Document | None:
         found = files.read_json(where)
     except (ValueError, OSError) as error:
         raise records.RecordError(f"comparison {where} cannot be read: {error}") from error
-    if found is None:
+    if found is None and not os.path.exists(where):
         return None
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
         raise records.RecordError(f"comparison {where} does not have schema {SCHEMA}: another version wrote it")
-    damaged = [name for name, kind in _PARTS.items() if not isinstance(found.get(name), kind)]
+    damaged = comparison_form.wrong(found, records.is_id)
     if damaged or found["id"] != identifier:
         raise records.RecordError(f"comparison {where} is damaged ({', '.join(damaged) or 'id'}); move its folder away")
+    if found["host"] != host:  # what is written would go to the other one
+        raise records.RecordError(f"comparison {where} is of host {found['host']!r}, not {host}; move its folder away")
     return found
 
 
@@ -176,23 +187,30 @@ def identifiers(records_dir: str, host: str) -> list[str]:
     return sorted(name for name in names if records.is_id(name))
 
 
-def documents(records_dir: str, host: str) -> list[Document]:
-    """The readable comparisons of a host, newest first. A damaged one is told of where it is asked for by its id."""
+def documents(records_dir: str, host: str, warnings: list[str] | None = None) -> list[Document]:
+    """The readable comparisons of a host, newest first. ``warnings``: gets a sentence for each that is damaged."""
     found = []
     for identifier in reversed(identifiers(records_dir, host)):
         try:
             document = read(records_dir, host, identifier)
-        except records.RecordError:
+        except records.RecordError as error:
+            if warnings is not None:
+                warnings.append(str(error))
             continue
         if document is not None:
             found.append(document)
     return found
 
 
-def find(records_dir: str, host: str, declaration: dict[str, Any]) -> Document | None:
-    """The newest comparison of a host with this very declaration, in whatever state; None when there is none."""
+def find(
+    records_dir: str, host: str, declaration: dict[str, Any], warnings: list[str] | None = None
+) -> Document | None:
+    """The newest comparison of a host with this very declaration, in whatever state; None when there is none.
+
+    ``warnings``: as for :func:`documents`.
+    """
     wanted = files.digest(declaration)
-    found = documents(records_dir, host)
+    found = documents(records_dir, host, warnings)
     return next((one for one in found if one.get("declaration_hash") == wanted), None)
 
 
@@ -270,14 +288,23 @@ def adopt(records_dir: str, document: Document) -> list[dict[str, Any]]:
         except records.RecordError:
             continue
         if record and (record.get("comparison") or {}).get("id") == document["id"]:
-            start = start_of(record)
+            try:
+                start = start_of(record)
+            except (LookupError, TypeError, AttributeError, ValueError):
+                start = {}
+            if not comparison_form.start(start):
+                path_of_record = records.record_path(records_dir, host, identifier)
+                raise records.RecordError(
+                    f"record {path_of_record} is damaged as a start of comparison {document['id']}; move it away and "
+                    "the start is made again"
+                )
             if add(document, start):
                 found.append(start)
     return found
 
 
 def _seconds(text: str) -> float:
-    return float(calendar.timegm(time.strptime(text, "%Y-%m-%dT%H:%M:%SZ")))
+    return float(calendar.timegm(time.strptime(text, comparison_form.TIME)))
 
 
 def first_starts(document: Document) -> dict[str, dict[str, Any]]:

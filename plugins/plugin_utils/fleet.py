@@ -72,13 +72,14 @@ def survey(records_dir: str, url: str = "", host: str = "", group: str = "") -> 
     aside: dict[str, set[str]] = {}
     for row in history.rows(headlines=True, source="groundstate", **where):
         if row["host"] not in aside:
-            aside[row["host"]] = of_comparisons(records_dir, row["host"])
+            aside[row["host"]] = of_comparisons(records_dir, row["host"], warnings)
         if row["id"] not in aside[row["host"]]:
             found.setdefault((row["host"], row["server"]), []).append(row)
     entries, standings = [], lookup.Standings()
     for rows in found.values():
         try:
-            entry = _entry(records_dir, rows, standings, warnings)
+            with records.read_as_it_is(f"record {rows[-1]['path']} in {records_dir}"):
+                entry = _entry(records_dir, rows, standings, warnings)
         except records.RecordError as error:
             warnings.append(str(error))
             continue
@@ -99,9 +100,13 @@ def _nothing(records_dir: str, host: str, group: str) -> str:
     return f"{records_dir} has no records; deploy_baseline.yml writes the first, --records names another folder"
 
 
-def of_comparisons(records_dir: str, host: str) -> set[str]:
-    """Ids of a host's records that are starts of a comparison: other declarations, tried on purpose."""
-    return {one["record"] for document in comparisons.documents(records_dir, host) for one in document["starts"] if one}
+def of_comparisons(records_dir: str, host: str, warnings: list[str]) -> set[str]:
+    """Ids of a host's records that are starts of a comparison: other declarations, tried on purpose.
+
+    ``warnings``: gets a sentence for each comparison that cannot be read.
+    """
+    found = comparisons.documents(records_dir, host, warnings)
+    return {one["record"] for document in found for one in document["starts"]}
 
 
 def _entry(records_dir: str, rows: list[Row], standings: lookup.Standings, warnings: list[str]) -> Entry | None:
@@ -129,7 +134,7 @@ def _entry(records_dir: str, rows: list[Row], standings: lookup.Standings, warni
         "state_hash": newest["state_hash"],
         **{name: newest[name] for name in ("decode_tok_s", "decode_low", "decode_high", "output_tok_s")},
         **{name: newest[name] for name in ("ttft_s", "tpot_s", "requests", "failed")},
-        "ready_s": ready.get("elapsed_s"),
+        "ready_s": float(ready["elapsed_s"]) if ready.get("elapsed_s") is not None else None,
         "proof": record["proof"].get("verdict") or "off",
         **{name: told.get(name) for name in ("verdict", "ratio", "ratio_low", "ratio_high", "mde")},
         "in_baseline": shown["in_baseline"],
@@ -178,11 +183,11 @@ def _drift(segment: list[Row]) -> list[Change]:
 def _difference(records_dir: str, old: Row, new: Row) -> str:
     try:
         pair = [records.read_record(records_dir, row["host"], row["id"]) for row in (old, new)]
+        if pair[0] is None or pair[1] is None:
+            return "one of the records is gone"
+        told = explanations.between(pair[0], pair[1])
     except records.RecordError:
-        pair = [None, None]
-    if pair[0] is None or pair[1] is None:
         return "one of the records cannot be read"
-    told = explanations.between(pair[0], pair[1])
     more = len(told) - _TOLD_DIFFERENCES
     text = "; ".join(told[:_TOLD_DIFFERENCES]) or "nothing that has a name"
     return text + (f"; and {more} more" if more > 0 else "")

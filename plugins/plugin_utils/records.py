@@ -134,6 +134,18 @@ def read_baselines(records_dir: str, group: str) -> dict[str, dict[str, Any]]:
 
 
 @contextmanager
+def read_as_it_is(what: str) -> Iterator[None]:
+    """Something is made of what files hold. What is of another kind in them than we write is told as their damage.
+
+    ``what`` names them. Raises RecordError in place of what Python raises for such values.
+    """
+    try:
+        yield
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
+        raise RecordError(f"{what} is damaged ({error!r}); move it away") from error
+
+
+@contextmanager
 def alone(path: str) -> Iterator[None]:
     """Hosts of one group may be recorded at the same time; the folder itself is locked, so nothing is left behind."""
     os.makedirs(path, exist_ok=True)

@@ -11,9 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..module_utils import files
-from ..module_utils.fingerprint import under_load
-from ..module_utils.fingerprint.explain import explain
-from . import records, rollout_plan, rollout_report, rollout_state, verdict
+from . import explanations, records, rollout_plan, rollout_report, rollout_state, verdict
 
 Entry = dict[str, Any]
 BEFORE = "declaration before"
@@ -71,9 +69,7 @@ def against_before(
         return None
     accepted, _warnings = records.baseline_records(records_dir, old.get("group") or record["host"], old["key"])
     own = [one for one in accepted if one["host"] == record["host"]] or [old]
-    loads = [under_load.summary(one["measurement"], one["fingerprints"]) for one in (old, record)]
-    taken = [one["fingerprints"].get("before") or {} for one in (old, record)]
-    found = verdict.decide(record, own, tolerance, explain(*taken, *loads))
+    found = verdict.decide(record, own, tolerance, explanations.between(old, record))
     names = ("verdict", "ratio", "ratio_low", "ratio_high", "baseline_value", "unit", "reasons", "explanations")
     return {name: getattr(found, name) for name in names}
 

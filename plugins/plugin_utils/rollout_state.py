@@ -28,6 +28,9 @@ RUNNING, STOPPED, COMPLETE, SUPERSEDED = "running", "stopped", "complete", "supe
 # Not the form of a measurement's id: no record is ever looked for among these.
 _NAME = re.compile(r"rollout-\d{8}T\d{6}Z-[0-9a-f]{6}\.json")
 
+# What is kept of what a host served before; see _before().
+_BEFORE = ("record", "declaration", "declaration_hash", "server")
+
 State = dict[str, Any]
 
 
@@ -53,7 +56,32 @@ def read(path: str) -> State:
         raise records.RecordError(f"rollout {path} cannot be read: {error}") from error
     if not isinstance(found, dict) or found.get("schema") != SCHEMA or not isinstance(found.get("hosts"), dict):
         raise records.RecordError(f"{path} is no rollout of schema {SCHEMA}; move it away")
+    wrong = [f"hosts.{host}" for host, entry in found["hosts"].items() if not _usable(entry)]
+    gates = found.get("gates")
+    if not isinstance(gates, list) or not all(isinstance(one, dict) and "batch" in one for one in gates):
+        wrong.append("gates")
+    if found.get("state") not in (RUNNING, STOPPED, COMPLETE, SUPERSEDED):
+        wrong.append("state")
+    if found.get("id") != os.path.basename(path).removesuffix(".json"):  # it says which file is written
+        wrong.append("id")
+    if wrong:
+        raise records.RecordError(
+            f"rollout {path} is damaged ({', '.join(wrong)}); move it away, and the same command begins a new one"
+        )
     return found
+
+
+def _usable(entry: Any) -> bool:
+    """Whether what a rollout knows of a host has the form that it is written in."""
+    if not isinstance(entry, dict) or not all(isinstance(entry.get(name), str) for name in ("declaration", "outcome")):
+        return False
+    before, why = entry.get("before"), entry.get("why")
+    if not isinstance(why, list) or not all(isinstance(one, str) for one in why):
+        return False
+    if before is None:
+        return True
+    named = isinstance(before, dict) and all(isinstance(before.get(name), str) for name in _BEFORE)
+    return named and records.is_id(before["record"]) and files.is_number(before.get("value"))
 
 
 def earlier(records_dir: str) -> Iterator[State]:

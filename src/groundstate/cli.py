@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -11,6 +12,7 @@ from .interruption import INTERRUPTED
 
 # Each adds its commands with ``add_commands(subparsers)`` and names with ``set_defaults(run=...)`` the function that
 # runs one: it takes the parsed options and returns the exit code. What takes long to import is imported in there.
+READER_GONE = 141  # as of a program that SIGPIPE ended
 COMMANDS = (playbooks, calc, history, report, records, inventory, lint)
 
 
@@ -45,8 +47,14 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run the command line; its exit code."""
     options = parse(sys.argv[1:] if words is None else words)
     try:
-        return int(options.run(options))
-    except OSError as error:
+        code = int(options.run(options))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # The reader (`| head`) has what it wanted. Python would complain once more when it flushes at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return READER_GONE
+    except (OSError, UnicodeError) as error:
         print(f"groundstate: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
         if options.command == "import":
             return _import(options, foreign, index, records)
         return _history(options, export, index)
-    except (index.HistoryError, records.RecordError, foreign.ForeignError, export.ExportError, OSError) as error:
+    except (index.HistoryError, records.RecordError, foreign.ForeignError, export.ExportError) as error:
         print(f"groundstate: {error}", file=sys.stderr)
         return 1
 

@@ -44,22 +44,26 @@ def _show(options: argparse.Namespace) -> int:
                 sys.stdout.write(source.read())
             return 0
         shown, warnings = lookup.with_standing(options.records, record)
+        with records.read_as_it_is(f"record {path}"):
+            lines = text.show(shown, path)
     except records.RecordError as error:
         print(f"groundstate: {error}", file=sys.stderr)
         return 1
     warn(warnings)
-    _print(text.show(shown, path))
+    _print(lines)
     return 0
 
 
 def _diff(options: argparse.Namespace) -> int:
     lookup, records, text = (plugin(f"plugin_utils.{name}") for name in ("lookup", "records", "record_text"))
     try:
-        old, new = (lookup.find(options.records, name)[0] for name in (options.old, options.new))
+        (old, before), (new, after) = (lookup.find(options.records, name) for name in (options.old, options.new))
+        with records.read_as_it_is(f"record {before} or {after}"):
+            lines = text.diff(old, new)
     except records.RecordError as error:
         print(f"groundstate: {error}", file=sys.stderr)
         return 1
-    _print(text.diff(old, new))
+    _print(lines)
     return 0
 
 

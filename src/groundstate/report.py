@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
         if options.comparison:
             return _comparison(options)
         return _fleet(options)
-    except (index.HistoryError, records.RecordError, export.ExportError, html.PageError, OSError) as error:
+    except (index.HistoryError, records.RecordError, export.ExportError, html.PageError) as error:
         print(f"groundstate: {error}", file=sys.stderr)
         return 1
 

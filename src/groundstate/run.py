@@ -24,6 +24,7 @@ from .durations import Durations
 from .events import SCHEMA, Event, Translator, text_of
 from .interruption import INTERRUPTED, Interruption
 
+NOTHING_DONE = 1  # exit code
 KEPT_RUNS = 20  # logs of events
 # ansible-playbook asks on the terminal that ansible-runner gives it, where nobody could answer: option -> (what to ask
 # here, what it asks there).
@@ -87,7 +88,7 @@ class _Run:
         self.shown = progress.display(request.json, request.kind, self.durations)
         self.steps: dict[str, list[tuple[str, float]]] = {}
         self.bad: set[str] = set()
-        self.hosts: dict[str, Any] = {}
+        self.hosts: dict[str, Any] | None = None  # until the recap
 
     def tell(self, event: Event) -> None:
         """Pass on one of our events."""
@@ -124,14 +125,22 @@ class _Run:
         self.tell({"event": "interrupted"})
         self.shown.text(f"groundstate: {text}")
 
+    def nothing_done(self) -> None:
+        text = (
+            "nothing was done: no host of the inventory is in the group that this playbook is for, or no step has "
+            "these tags; see 'hosts:' of the playbook, -i and --tags"
+        )
+        self.tell({"event": "output", "text": text})
+        self.shown.text(f"groundstate: {text}")
+
     def over(self, code: int) -> None:
         """Show the end, and remember how long the steps took of the hosts that went through all."""
         self.shown.close()
         seconds = round(time.monotonic() - self.began, 3)
-        self.tell({"event": "run_end", "rc": code, "seconds": seconds, "hosts": self.hosts})
+        self.tell({"event": "run_end", "rc": code, "seconds": seconds, "hosts": self.hosts or {}})
         self.log.close()
         if code != INTERRUPTED:
-            for host in self.hosts.keys() - self.bad:
+            for host in (self.hosts or {}).keys() - self.bad:
                 self.durations.add(self.request.kind, host, self.steps.get(host, []))
             self.durations.save()
 
@@ -164,6 +173,9 @@ def playbook(request: Request) -> int:
                 settings={"pexpect_timeout": 0.2, "suppress_output_file": True},
             )
         code = 1 if done.rc is None else int(done.rc)
+        if code == 0 and run.hosts == {}:  # for Ansible that is a success; whoever mistyped would believe it
+            code = NOTHING_DONE
+            run.nothing_done()
         if interruption.count:
             code = INTERRUPTED
     finally:

@@ -89,7 +89,8 @@ def comparison(
     """A comparison, started and judged as the role does it: arm -> how fast it is. ``stop``: after so many starts."""
     dice = random.Random(3)
     arms = [{"name": name, "declared": {"llm_server": {"extra_args": {"arm": name}}}} for name in factors]
-    document = comparisons.new(host, kind, "Base against others", arms, {"arms": list(factors)}, 0.02, looks)
+    declaration = {"arms": [{"name": name, "variables": {}} for name in factors]}
+    document = comparisons.new(host, kind, "Base against others", arms, declaration, 0.02, looks)
     document.update(id=identifier(900), created_at="2026-11-29T21:00:00Z")
     document["differences"] = [
         {"arm": name, "what": "argument --arm", "reference": None, "value": name, "declared": True, "why": "extra_args"}

@@ -9,6 +9,9 @@ from typing import Any, ClassVar
 from ..multi_host import local_ranks
 from .base import PYTHON, Engine, Gone, Phase, extra, flag, global_rank, program, python_of, whole
 
+#: No count of one request comes to this; ratios of smaller ones are numbers.
+_MOST = 2**53
+
 #: Arguments that current versions parse and never read.
 NO_EFFECT = {"num-continuous-decode-steps": "it is parsed and never read by SGLang (seen in 0.5.5 and 0.5.23)"}
 
@@ -148,7 +151,7 @@ class SGLang(Engine):
             "draft_tokens": told.get("spec_num_proposed_drafts"),
         }
         every = [*found.values(), *(counts if isinstance(counts, list) else [])]
-        if any(not isinstance(one, int) or isinstance(one, bool) or one < 0 for one in every):
+        if any(not isinstance(one, int) or isinstance(one, bool) or not 0 <= one < _MOST for one in every):
             return None
         return {**found, "accepted_counts": counts or []}
 

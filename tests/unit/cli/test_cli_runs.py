@@ -69,3 +69,11 @@ def test_a_reader_that_goes_away_ends_nothing(site):
     process.stdout.close()
     assert process.wait(timeout=240) == 0
     assert site.left_behind() == []
+
+
+def test_a_run_that_did_nothing_is_no_success(site):
+    (site.work / "hosts.yml").write_text("all: {children: {another_group: {}}}\n")
+    code, output = site.run("verify", "-i", "hosts.yml")
+    assert code == 1, output
+    assert "groundstate: nothing was done: no host of the inventory is in the group" in output
+    assert site.left_behind() == []

@@ -32,6 +32,13 @@ def test_exactly_one_way():
         ([{"name": "a"}, {"name": "b", "vars": {"llm_server": {"name": "x"}}}], r"llm_server.name is the same"),
         ([{"name": "a"}, {"name": "b", "vars": {"llm_server": "x"}}], "llm_server is a dictionary"),
         ([{"name": "a"}, {"name": "b", "vars": {"no name": 1}}], "cannot be the name of a variable"),
+        ([{"name": "a"}, {"name": "b", "vars": {True: 1}}], "True cannot be the name of a variable"),
+        ([{"name": "a"}, {"name": "b", "vars": {None: 1}}], "None cannot be the name of a variable"),
+        ([{"name": "a"}, {"name": "b", "vars": False}], "vars is a dictionary"),
+        ([{"name": "a"}, {"name": "b", 1: 2, "z": 3}], "no such key: 1, z"),
+        (5, "compare_arms: 5 is no list of arms"),
+        ({"a": {}, "b": {}}, "is no list of arms"),
+        ("a, b", "is no list of arms"),
         ([{"name": "a"}, {"name": "b", "clocks": {}, "vars": {"gpu_clocks": {}}}], "give one of them"),
     ],
 )

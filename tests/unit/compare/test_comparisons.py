@@ -8,7 +8,13 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from ansible_collections.groundstate.llm.plugins.plugin_utils import comparison_steps, comparisons, records
+from ansible_collections.groundstate.llm.plugins.plugin_utils import (
+    comparison_lines,
+    comparison_steps,
+    comparison_verdict,
+    comparisons,
+    records,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -72,6 +78,15 @@ def test_the_plan_counts_starts_from_one():
         (3, 2, 1, "B"),
         (4, 2, 2, "A"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("looks", "words"),
+    [([], "no plan"), ([5, 3], "no plan"), ([1, 3], "one block says nothing"), ([3, 10**9], "at most")],
+)
+def test_looks_that_cannot_be_are_refused(looks, words):
+    with pytest.raises(ValueError, match=words):
+        comparisons.check_looks(looks)
 
 
 def test_a_document_is_read_as_it_was_written(tmp_path):
@@ -210,3 +225,129 @@ def test_two_runs_of_one_comparison_do_not_count_a_start_twice(tmp_path):
     keep(tmp_path, made)
     with pytest.raises(records.RecordError, match="another run works on it"):
         comparison_steps.keep(str(tmp_path), made, start, found(2), comparison_steps.Policy())
+
+
+# --- a document that something else changed ----------------------------------------------------------
+
+JUNK = (None, True, -1, float("inf"), 10**400, "x", "../../x", [], [None], {}, {"a": 1}, "gone")
+
+
+def places(value, path=()):
+    """The path of every part of a document, of lists the first two."""
+    yield path
+    inner = value.items() if isinstance(value, dict) else enumerate(value[:2]) if isinstance(value, list) else ()
+    for key, one in inner:
+        yield from places(one, (*path, key))
+
+
+def damaged(document, path, junk):
+    """A copy in which the part at ``path`` is another, or gone."""
+    made = {"whole": copy.deepcopy(document)}
+    within, last = made, "whole"
+    for key in path:
+        within, last = within[last], key
+    if junk == "gone" and path:
+        del within[last]
+    else:
+        within[last] = junk
+    return made["whole"]
+
+
+def compared_before():
+    """A document with two blocks of starts and the result of one look."""
+    made = document(looks=(2, 3))
+    for one in comparisons.planned(made)[:4]:
+        start = {**one, "seconds": 2.0, "record": f"20261129T2300{one['number']:02d}Z-00000a", "value": 100.0}
+        start.update(repeats=[99.0, 101.0], ready_s=2.5, finished_at="x", accept_length=None, gpu=None)
+        comparisons.add(made, {**start, "state_hash": "s", "weak": [], "notes": []})
+    comparison_verdict.look(made)
+    return made
+
+
+def read_or_refused(tmp_path, identifier):
+    """The document, or the sentence that refuses it."""
+    try:
+        return comparisons.read(str(tmp_path), "h", identifier)
+    except records.RecordError as error:
+        return str(error)
+
+
+def test_whatever_is_wrong_in_a_document_it_is_refused_by_name_or_does_no_harm(tmp_path):
+    made = compared_before()
+    path = Path(comparisons.write(str(tmp_path), made))
+    refused = 0
+    for place in places(made):
+        for junk in JUNK:
+            path.write_text(json.dumps(damaged(made, place, junk)))
+            found = read_or_refused(tmp_path, made["id"])
+            if isinstance(found, str):
+                assert str(path) in found
+                refused += 1
+                continue
+            left = comparisons.remaining(found)
+            assert comparison_lines.plan(found, "new")
+            assert comparison_lines.result(found, "path")
+            assert not left or comparison_lines.begins(found, left[0])
+            assert comparison_verdict.judge(found)["reference"] == "A"
+    assert refused > 500
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("starts", lambda made: [made["starts"][0], made["starts"][0]]),
+        ("starts", lambda made: [{**made["starts"][0], "number": 2}]),
+        ("starts", lambda made: [{**made["starts"][0], "arm": "B"}]),
+        ("starts", lambda made: [{**made["starts"][0], "record": "../../etc/passwd"}]),
+        ("starts", lambda made: [{**made["starts"][0], "repeats": [0.0]}]),
+        ("blocks", lambda made: [["A", "A"]] * 3),
+        ("blocks", lambda made: made["blocks"][:2]),
+        ("looks", lambda made: [3, 2]),
+        ("declaration", lambda made: {"arms": made["declaration"]["arms"][::-1]}),
+        ("arms", lambda made: [made["arms"][0]] * 2),
+        ("state", lambda made: "winning"),
+        ("tolerance", lambda made: 1.0),
+    ],
+)
+def test_parts_that_do_not_fit_each_other_are_named(tmp_path, part, value):
+    made = compared_before()
+    made[part] = value(made)
+    comparisons.write(str(tmp_path), made)
+    with pytest.raises(records.RecordError, match=rf"is damaged \(.*{part}.*\); move its folder away"):
+        comparisons.read(str(tmp_path), "h", made["id"])
+
+
+def test_a_document_that_was_copied_from_another_host_is_not_written_back_there(tmp_path):
+    made = document()
+    path = Path(comparisons.write(str(tmp_path), made))
+    (tmp_path / "other" / "comparisons").mkdir(parents=True)
+    path.parent.rename(tmp_path / "other" / "comparisons" / made["id"])
+    with pytest.raises(records.RecordError, match="is of host 'h', not other"):
+        comparisons.read(str(tmp_path), "other", made["id"])
+
+
+def test_a_new_comparison_tells_of_the_damaged_one_that_it_does_not_go_on_with(tmp_path):
+    old = document()
+    path = Path(comparisons.write(str(tmp_path), old))
+    path.write_text("{")
+    made = document()
+    found, fate, warnings = steps(tmp_path, made)
+    assert (found["id"], fate) == (made["id"], "new")
+    assert len(warnings) == 1
+    assert str(path) in warnings[0]
+    assert "does not go on with that one" in warnings[0]
+    assert path.read_text() == "{", "what is damaged is left for a person to look at"
+
+
+@pytest.mark.parametrize("part", ["seconds", "block", "weak"])
+def test_a_damaged_record_of_a_start_is_named_when_it_would_be_adopted(tmp_path, part):
+    made, _fate, _warnings = steps(tmp_path)
+    keep(tmp_path, made)
+    [identifier] = records.identifiers(str(tmp_path), "h")
+    path = Path(records.record_path(str(tmp_path), "h", identifier))
+    record = json.loads(path.read_text())
+    record["comparison"][part] = {"no": "number"}
+    path.write_text(json.dumps(record))
+    comparisons.write(str(tmp_path), {**made, "starts": []})  # killed between the record and the document
+    with pytest.raises(records.RecordError, match=f"{identifier}.json is damaged as a start of comparison"):
+        steps(tmp_path, made)

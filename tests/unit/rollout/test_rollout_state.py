@@ -199,3 +199,42 @@ def test_back_is_what_is_proved_and_measured_as_before(error, proof, record, out
     entry = rollout_host.came_back({"before": BEFORE, "outcome": "slower", "why": []}, error, proof, record)
     assert entry["outcome"] == outcome
     assert words in entry["rolled_back"]
+
+
+HOSTS = ("hosts", "a")
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "named"),
+    [
+        (HOSTS, None, "hosts.a"),
+        (HOSTS, "passed", "hosts.a"),
+        ((*HOSTS, "outcome"), None, "hosts.a"),
+        ((*HOSTS, "declaration"), 5, "hosts.a"),
+        ((*HOSTS, "why"), "text", "hosts.a"),
+        ((*HOSTS, "why"), [None], "hosts.a"),
+        ((*HOSTS, "before"), [], "hosts.a"),
+        ((*HOSTS, "before", "record"), "../../etc/passwd", "hosts.a"),
+        ((*HOSTS, "before", "value"), float("nan"), "hosts.a"),
+        ((*HOSTS, "before", "server"), {}, "hosts.a"),
+        (("gates",), {}, "gates"),
+        (("gates",), [{}], "gates"),
+        (("state",), "paused", "state"),
+        (("id",), "../../elsewhere", "id"),
+    ],
+)
+def test_a_damaged_rollout_is_named_with_its_part_and_left_as_it_is(tmp_path, place, value, named):
+    keep_record(tmp_path, "a", 1)
+    state, _resumed = begin(tmp_path, {"a": "1"})
+    assert state["hosts"]["a"]["before"]
+    path = Path(rollout_state.path_of(str(tmp_path), state["id"]))
+    within = found = json.loads(path.read_text())
+    for key in place[:-1]:
+        within = within[key]
+    within[place[-1]] = value
+    path.write_text(json.dumps(found))
+    before = path.read_bytes()
+    with pytest.raises(records.RecordError, match=rf"{state['id']}.json is damaged \({named}\); move it away"):
+        begin(tmp_path, {"a": "1"})
+    assert [path] == list(path.parent.iterdir())
+    assert path.read_bytes() == before

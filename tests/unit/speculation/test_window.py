@@ -92,6 +92,19 @@ TOLD = {
 }
 
 
+@pytest.mark.parametrize("gauge", [0.0, -1.0, None])
+def test_a_gauge_of_nothing_is_no_accept_length(gauge):
+    told = {} if gauge is None else {"accept_length": gauge}
+    assert server_metrics.compare({"x": 1.0}, {"x": 1.0, **told}, 10)["accept_length"] is None
+    assert speculation_window.window({}, gauge, [], 100, 10) is None
+
+
+def test_a_counter_of_tokens_that_lags_behind_counts_no_cycles():
+    delta = {"drafts": 50.0, "accepted_tokens": 40.0, "generated_tokens": 3.0}
+    assert speculation_window.window(delta, None, [], 100, 10) is None
+    assert speculation_window.window(delta, 1.8, [], 100, 10)["source"] == "gauge"
+
+
 def ending(details: object) -> bytes:
     """The end of a stream of SGLang that was asked for return_spec_tokens_details."""
     events = [
@@ -120,7 +133,12 @@ def test_sglang_is_asked_and_tells_of_each_answer():
 
 
 @pytest.mark.parametrize(
-    "details", [None, [], [TOLD], {}, {**TOLD, "spec_verify_ct": "10"}, {**TOLD, "spec_verify_ct": -1}]
+    "details",
+    [
+        *(None, [], [TOLD], {}),
+        *({**TOLD, "spec_verify_ct": one} for one in ("10", -1, True, None, 1.5, 10**400)),
+        {**TOLD, "spec_correct_drafts_histogram": [1, 10**400]},
+    ],
 )
 def test_what_sglang_does_not_tell_so_is_not_taken(details):
     assert read(details).speculation is None
