@@ -90,7 +90,7 @@ class Bed:
 
 @pytest.fixture
 def bed(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Bed]:
-    settings = {"ttft": 0.02, "step": 0.01, **getattr(request, "param", {})}
+    settings = {"ttft": 0.02, "step": 0.03, **getattr(request, "param", {})}
     flags = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
     home = tmp_path / "home"
     folder = Path(servers.folder(str(home), "main"))

@@ -34,6 +34,8 @@ class CompareBed:
         self.environment = {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")}
         self.environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         self.environment["ANSIBLE_NOCOLOR"] = "1"
+        # It names a task when it begins: the moment at which the tests kill it.
+        self.environment["ANSIBLE_STDOUT_CALLBACK"] = "default"
 
     def start(self, *arguments: str, **variables) -> subprocess.Popen:
         """Start the playbook; ``variables`` go in with -e, as a person would give them."""
