@@ -8,7 +8,6 @@ import io
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.groundstate.llm.plugins.module_utils import files, procfs, servers
+from killing import kill_if_there
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -153,7 +153,7 @@ class Host:
         """Whatever a failed test left: all with our mark."""
         for name in servers.names(str(self.home)):
             for item in self.ours(name):
-                os.kill(item.pid, signal.SIGKILL)
+                kill_if_there(item.pid)
 
 
 @pytest.fixture

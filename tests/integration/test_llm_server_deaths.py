@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import time
 import uuid
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.groundstate.llm.plugins.module_utils import control, launcher, plan, procfs
 from ansible_collections.groundstate.llm.plugins.module_utils.declaration import complete
+from killing import kill_if_there
 
 STAND_IN = Path(__file__).with_name("stand_in_engine.py")
 SHARED = Path("/dev/shm")
@@ -61,7 +61,7 @@ def mark():
 
 def kill(*items: procfs.Process) -> None:
     for item in items:
-        os.kill(item.pid, signal.SIGKILL)
+        kill_if_there(item.pid)
     while any(procfs.alive(item.pid, item.start) for item in items):
         time.sleep(0.01)
 

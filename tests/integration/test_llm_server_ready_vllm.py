@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.groundstate.llm.plugins.module_utils import procfs, servers
+from killing import kill_if_there
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [
@@ -140,7 +141,7 @@ def test_all_killed_at_once(vllm):
     shared = {path for path, _inode in kept["shared_memory"]}
     assert any(Path(path).name.startswith("psm_") for path in shared), shared
     for item in tree:
-        os.kill(item.pid, signal.SIGKILL)
+        kill_if_there(item.pid)
     while any(procfs.alive(item.pid, item.start) for item in tree):
         time.sleep(0.02)
     left = {path for path in shared if os.path.exists(path)}

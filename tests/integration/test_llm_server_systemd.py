@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.groundstate.llm.plugins.module_utils import control, launcher, plan, procfs, servers
 from ansible_collections.groundstate.llm.plugins.module_utils.declaration import complete
+from killing import kill_if_there
 
 FAKE = Path(__file__).with_name("fake_systemctl.py")
 SLEEP = "import sys, time; print('awake', sys.argv[1], flush=True); time.sleep(600)"
@@ -33,7 +33,7 @@ def units(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     yield folder
     for path in folder.glob("*.pid"):
-        os.kill(int(path.read_text()), signal.SIGKILL)
+        kill_if_there(int(path.read_text()))
 
 
 def make(*command):

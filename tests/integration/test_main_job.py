@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.groundstate.llm.plugins.module_utils import procfs, servers
+from killing import kill_if_there
 
 ROOT = Path(__file__).resolve().parents[2]
 RECAP = re.compile(r"^(\S+)\s+: ok=(\d+)\s+changed=(\d+)\s+unreachable=(\d+)\s+failed=(\d+)", re.MULTILINE)
@@ -116,7 +117,7 @@ def job(tmp_path, env_path):
     yield made
     made.run("teardown", rc=None, ml_env_lock="")  # the environment is kept for the next test
     for left in made.ours():  # only after a failed test
-        os.kill(left.pid, signal.SIGKILL)
+        kill_if_there(left.pid)
 
 
 def test_twice_then_measured_again_then_torn_down(job):

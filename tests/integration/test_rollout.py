@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible_collections.groundstate.llm.plugins.module_utils import ports, procfs, servers
+from killing import kill_if_there
 
 ROOT = Path(__file__).resolve().parents[2]
 ENGINE = ROOT / "tests" / "tools" / "fleet_engine.py"
@@ -154,7 +155,7 @@ class Fleet:
     def end(self) -> None:
         for name in self.names:
             for item in servers.started_by_us(str(self.home(name)), "chat", procfs.processes()):
-                os.kill(item.pid, signal.SIGKILL)
+                kill_if_there(item.pid)
 
 
 @pytest.fixture

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from ansible_collections.groundstate.llm.plugins.module_utils import procfs, servers
+from killing import kill_if_there
 
 ROOT = Path(__file__).resolve().parents[2]
 ENGINE = [sys.executable, str(ROOT / "tests" / "integration" / "speculating_engine.py")]
@@ -90,7 +90,7 @@ class Bed:
 
     def end(self) -> None:
         for item in servers.started_by_us(str(self.home), "local", procfs.processes()):
-            os.kill(item.pid, signal.SIGKILL)
+            kill_if_there(item.pid)
 
 
 @pytest.fixture

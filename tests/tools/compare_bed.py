@@ -11,6 +11,7 @@ import threading
 from pathlib import Path
 
 from ansible_collections.groundstate.llm.plugins.module_utils import procfs, servers
+from killing import kill_if_there
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -109,4 +110,4 @@ class CompareBed:
     def end(self) -> None:
         """End what a failed test left."""
         for item in self.ours():
-            os.kill(item.pid, signal.SIGKILL)
+            kill_if_there(item.pid)
