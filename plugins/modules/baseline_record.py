@@ -17,6 +17,8 @@ description:
   - The unit of comparison is the start of a server, not the request; the verdict says when there are too few of them.
     C(docs/statistics.md) has the formulas.
   - Keeps an index of all records of all hosts, which C(groundstate history) searches and exports.
+extends_documentation_fragment:
+  - groundstate.llm.controller
 options:
   records_dir:
     description: Folder on the controller that holds one folder per host.
@@ -72,16 +74,6 @@ options:
     description: Whether the measurement is an earlier one that still speaks for the running server.
     type: bool
     default: false
-attributes:
-  check_mode:
-    description: Can run in check mode and return what would change.
-    support: full
-  diff_mode:
-    description: Returns what changed in diff mode.
-    support: none
-  action:
-    description: Runs on the controller, without a connection to the host.
-    support: full
 """
 
 EXAMPLES = r"""

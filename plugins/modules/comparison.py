@@ -14,6 +14,8 @@ description:
   - Keeps a comparison as C(<records_dir>/<host>/comparisons/<id>/comparison.json), written atomically after each step,
     so that it goes on where it was, whatever was killed.
   - The role C(compare) calls it for each step; C(docs/compare.md) walks through one and has the formulas.
+extends_documentation_fragment:
+  - groundstate.llm.controller
 options:
   state:
     description:
@@ -113,16 +115,6 @@ options:
     description: For V(shown), what was left on the host, which is noted in the document.
     type: str
     default: ""
-attributes:
-  check_mode:
-    description: Can run in check mode and return what would change.
-    support: full
-  diff_mode:
-    description: Returns what changed in diff mode.
-    support: none
-  action:
-    description: Runs on the controller, without a connection to the host.
-    support: full
 """
 
 EXAMPLES = r"""

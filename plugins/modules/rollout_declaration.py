@@ -14,6 +14,8 @@ description:
   - Holds the variables of the host against the specifications of all roles, without asking the host, so that a whole
     fleet is checked before any of it is touched.
   - Returns what is declared as a document with a hash. Secrets are only in the hash.
+extends_documentation_fragment:
+  - groundstate.llm.controller
 options:
   roles:
     description: Roles whose variables are checked. Empty for all of this collection.
@@ -25,16 +27,6 @@ options:
     type: list
     elements: str
     default: []
-attributes:
-  check_mode:
-    description: Can run in check mode and return what would change.
-    support: full
-  diff_mode:
-    description: Returns what changed in diff mode.
-    support: none
-  action:
-    description: Runs on the controller, without a connection to the host.
-    support: full
 """
 
 EXAMPLES = r"""

@@ -14,6 +14,8 @@ description:
   - Counts the hosts of a batch that failed, are slower, unproved or unreachable. A host that was lost on the way counts
     as unreachable. More than O(max_failed) stop the rollout.
   - Expects what M(groundstate.llm.rollout_host) returned for each host as C(rollout_host_result). Runs once a batch.
+extends_documentation_fragment:
+  - groundstate.llm.controller
 options:
   records_dir:
     description: Folder on the controller that holds the records; rollouts are in C(rollouts) there.
@@ -40,16 +42,6 @@ options:
     type: str
     choices: [stop, rollback]
     default: stop
-attributes:
-  check_mode:
-    description: Can run in check mode and return what would change.
-    support: full
-  diff_mode:
-    description: Returns what changed in diff mode.
-    support: none
-  action:
-    description: Runs on the controller, without a connection to the host.
-    support: full
 """
 
 EXAMPLES = r"""

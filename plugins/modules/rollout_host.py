@@ -13,6 +13,8 @@ author: Groundstate contributors (@groundstate)
 description:
   - Writes what became of the host to the file of the rollout, under a lock, so that an interrupted rollout can go on.
   - At the end of a host it judges it from its proof, its verdict and its rate under the declaration before.
+extends_documentation_fragment:
+  - groundstate.llm.controller
 options:
   records_dir:
     description: Folder on the controller that holds the records; rollouts are in C(rollouts) there.
@@ -62,16 +64,6 @@ options:
     description: Share of the rate that does not matter.
     type: float
     default: 0.02
-attributes:
-  check_mode:
-    description: Can run in check mode and return what would change.
-    support: full
-  diff_mode:
-    description: Returns what changed in diff mode.
-    support: none
-  action:
-    description: Runs on the controller, without a connection to the host.
-    support: full
 """
 
 EXAMPLES = r"""

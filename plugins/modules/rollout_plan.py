@@ -16,6 +16,8 @@ description:
   - Expects that M(groundstate.llm.rollout_declaration) ran on all hosts and was registered as
     C(rollout_declaration_result).
   - Refuses a rollback that could not work before anything is changed. Runs once for all hosts.
+extends_documentation_fragment:
+  - groundstate.llm.controller
 options:
   records_dir:
     description: Folder on the controller that holds the records; rollouts are in C(rollouts) there.
@@ -57,16 +59,6 @@ options:
     description: Whether a hook puts hosts back into service. One that passed and is still drained has another turn.
     type: bool
     default: false
-attributes:
-  check_mode:
-    description: Can run in check mode and return what would change.
-    support: full
-  diff_mode:
-    description: Returns what changed in diff mode.
-    support: none
-  action:
-    description: Runs on the controller, without a connection to the host.
-    support: full
 """
 
 EXAMPLES = r"""

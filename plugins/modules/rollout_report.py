@@ -15,6 +15,8 @@ description:
     3.5), and names what differs between their fingerprint and that of the group's median host.
   - A group is a C(baseline_group), or the hosts with the same server, arguments, model, workload and GPUs.
   - Ends the file of the rollout with it. Runs once.
+extends_documentation_fragment:
+  - groundstate.llm.controller
 options:
   records_dir:
     description: Folder on the controller that holds the records; rollouts are in C(rollouts) there.
@@ -32,16 +34,6 @@ options:
     description: Share of the rate that does not matter; a smaller distance from the group makes no outlier.
     type: float
     default: 0.02
-attributes:
-  check_mode:
-    description: Can run in check mode and return what would change.
-    support: full
-  diff_mode:
-    description: Returns what changed in diff mode.
-    support: none
-  action:
-    description: Runs on the controller, without a connection to the host.
-    support: full
 """
 
 EXAMPLES = r"""

@@ -205,6 +205,8 @@ def test_a_link_to_a_server_opens_its_section(browser: Browser, pages: dict[str,
     opened.close()
     there = Opened(browser, pages["fleet"], anchor)
     there.drawn(1 + 1 + 6)
+    [where] = there.page.locator(f'details:has([id="{anchor[1:]}"])').all()
+    assert where.get_attribute("open") is not None
     there.close()
 
 

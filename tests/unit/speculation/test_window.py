@@ -174,5 +174,8 @@ counts = st.dictionaries(
 @given(counts, st.none() | st.floats(0, 100), st.integers(0, 10**9), st.integers(0, 10**6))
 def test_no_counters_break_it(delta, gauge, tokens, requests):
     found = speculation_window.window(delta, gauge, [], tokens, requests)
-    if found is not None:
-        json.dumps(found, allow_nan=False)
+    if found is None:
+        return
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert found["source"] in speculation_window.SOURCES
+    assert found["accept_length"] is None or found["accept_length"] > 0
