@@ -16,6 +16,9 @@ from .http_client import Client, Response
 from .openai_stream import Stream, count, error_text
 from .wire import now
 
+#: More token events than this in one moment, on average, were held back on their way: their times are not the server's.
+EVENTS_IN_A_MOMENT = 10
+
 
 class EndpointError(Exception):
     """The server cannot be measured as declared; the message says why and what to do."""
@@ -92,9 +95,11 @@ def judge(sample: Sample, response: Response, stream: Stream, asked: int) -> Non
         sample.error, sample.message = "short", f"{stream.completion_tokens} of {asked} tokens ({why})"
     elif stream.completion_tokens > asked:
         sample.error, sample.message = "wrong_usage", f"{stream.completion_tokens} tokens told, {asked} asked for"
-    elif not stream.times or stream.times[-1] <= stream.times[0]:
-        # One chunk, or all in one piece: something between (or the server) held the stream back.
-        sample.error, sample.message = "not_streamed", f"all {asked} tokens arrived at one moment"
+    elif held_back(stream.times):
+        # One chunk, or many in few pieces: something between (or the server) held the stream back.
+        moments = len(set(stream.times))
+        sample.error = "not_streamed"
+        sample.message = f"all {asked} tokens arrived at {'one moment' if moments < 2 else f'{moments} moments'}"
     if sample.error:
         return
     first, last, after = stream.times[0], stream.times[-1], asked - 1
@@ -103,6 +108,12 @@ def judge(sample: Sample, response: Response, stream: Stream, asked: int) -> Non
     sample.tpot_s = (sample.e2e_s - sample.ttft_s) / after
     sample.decode_tok_s = after / (last - first)
     sample.gaps = [later - earlier for earlier, later in zip(stream.times, stream.times[1:])]
+
+
+def held_back(times: list[float]) -> bool:
+    """Whether token events arrived in too few moments for their times (seconds, as they came) to mean anything."""
+    moments = len(set(times))
+    return moments < 2 or times[-1] <= times[0] or moments * EVENTS_IN_A_MOMENT < len(times)
 
 
 def reply_text(response: Response) -> str:

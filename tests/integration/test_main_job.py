@@ -202,7 +202,8 @@ def test_an_edited_file_of_the_engine_is_the_first_explanation(job, env_path):
         assert verdict["ratio_low"] < verdict["ratio"] < verdict["ratio_high"]
         assert verdict["mde"] > 0
         assert "MDE " in output
-    [line] = [line for line in output.splitlines() if line.strip().startswith("changed ")]
+    summary = output.partition("local: baseline\n")[2]  # above it, the tasks that changed something
+    [line] = [line for line in summary.splitlines() if line.startswith("changed ")]
     assert "xllamacpp" in line
     assert "__init__.py" in line
 

@@ -8,7 +8,7 @@ import ssl
 import subprocess
 
 import pytest
-from ansible_collections.groundstate.llm.plugins.module_utils.endpoint import Endpoint, EndpointError
+from ansible_collections.groundstate.llm.plugins.module_utils.endpoint import Endpoint, EndpointError, held_back
 from ansible_collections.groundstate.llm.plugins.module_utils.engines import get_engine
 from ansible_collections.groundstate.llm.plugins.module_utils.http1 import HttpError
 from ansible_collections.groundstate.llm.plugins.module_utils.http_client import Client
@@ -98,6 +98,23 @@ def test_each_failure_has_its_name_and_no_figures(trap, error, words):
     assert words in sample.message
     assert not sample.ok
     assert (sample.ttft_s, sample.tpot_s, sample.decode_tok_s) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("times", "held"),
+    [
+        ([], True),
+        ([1.0], True),
+        ([1.0] * 513, True),
+        ([2.478] * 200 + [2.480] * 200 + [2.483] * 113, True),  # vLLM, its front end starved: TTFT 2.5 s, 100,000 tok/s
+        ([piece / 10 for piece in range(40) for _ in range(11)], True),  # a proxy that sends 4 KB at a time
+        ([piece / 10 for piece in range(40) for _ in range(10)], False),
+        ([1.0, 1.01, 1.01, 1.02], False),  # a busy machine, now and then
+        ([1.0, 1.1], False),
+    ],
+)
+def test_a_stream_in_a_few_pieces_was_held_back(times, held):
+    assert held_back(times) is held
 
 
 def test_a_stalled_stream_is_a_timeout():
