@@ -5,7 +5,9 @@ usage: python tests/bench/scale.py [--hosts 1,10,50,100,200] [--forks 0] [--task
 
 The hosts are simulated on this machine: connection local, a home of its own each, one tiny process each in place of the
 engine, whose answers come from one server. So the modules of all hosts run on the cores of the controller, which no
-fleet does: their CPU time is counted apart. What is left, the controller's own, is what grows with a fleet.
+fleet does: their CPU time is counted apart. What is left, the controller's own, is what grows with a fleet: the third
+table is of the same deploys with the modules' answers replayed, each after as long as the lone first host took for it,
+as machines elsewhere would answer.
 
 "controller" is CPU time of ansible-playbook and its forks, "hosts" that of the Python processes on the hosts. Memory
 is the greatest sum of the proportional set sizes (PSS) of ansible-playbook and its forks, sampled twice a second. Hosts
@@ -21,6 +23,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -68,6 +71,8 @@ class Fleet:
         (folder / "model").mkdir()
         self.compile("relay")
         self.compile("timed", f'-DPYTHON="{sys.executable}"', f'-DLOG="{folder / "cpu"}"')
+        self.answers = folder / "said"
+        self.compile("answers", f'-DPYTHON="{folder / "timed"}"', f'-DFOLDER="{self.answers}"')
         self.inventory = folder / "hosts.json"
 
     def compile(self, name: str, *flags: str) -> None:
@@ -75,13 +80,18 @@ class Fleet:
 
     def declare(self, size: int, backend: int) -> None:
         """Write the inventory."""
-        hosts = {
-            f"host{number:03}": {"groundstate_home": f"{self.folder}/homes/{number:03}", "port": FIRST_PORT + number}
-            for number in range(size)
-        }
+        hosts = {}
+        (self.folder / "python").mkdir()
+        for number in range(size):
+            python = self.folder / "python" / f"{number:03}"
+            python.symlink_to(self.folder / "answers")  # it knows the host by its own name
+            hosts[f"host{number:03}"] = {
+                "groundstate_home": f"{self.folder}/homes/{number:03}",
+                "ansible_python_interpreter": str(python),
+                "port": FIRST_PORT + number,
+            }
         variables: dict[str, Any] = {
             "ansible_connection": "local",
-            "ansible_python_interpreter": str(self.folder / "timed"),
             "groundstate_records_dir": str(self.folder / "records"),
             "ml_env_lock": "llama_cpp",
             "ml_env_path": str(self.folder / "envs" / "llama_cpp"),
@@ -101,8 +111,9 @@ class Fleet:
         document = {"groundstate": {"hosts": hosts, "vars": variables}}
         self.inventory.write_text(json.dumps(document), encoding="utf-8")
 
-    def play(self, playbook: str, *words: str) -> Cost:
-        """Run a playbook. Ends the program when it fails."""
+    def play(self, playbook: str, *words: str, replay: bool = False) -> Cost:
+        """Run a playbook; ``replay``: with the answers of the last run. Ends the program when it fails."""
+        self.forget("*.taken" if replay else "*")
         times, cpu = self.folder / "times", self.folder / "cpu"
         for one in (times, cpu):
             one.write_text("", encoding="ascii")
@@ -113,6 +124,7 @@ class Fleet:
             "ANSIBLE_CALLBACK_PLUGINS": str(PARTS),
             "ANSIBLE_CALLBACKS_ENABLED": "task_times",
             "SCALE_TIMES": str(times),
+            "SCALE_ANSWERS": "replay" if replay else "record",
         }
         command = ["ansible-playbook", f"playbooks/{playbook}.yml", "-i", str(self.inventory), *words]
         if self.forks:
@@ -133,6 +145,13 @@ class Fleet:
         hosts = sum(map(int, cpu.read_text(encoding="ascii").split())) / 1e6
         changed = sum(map(int, re.findall(r"changed=(\d+)", said)))
         return Cost(wall, every - hosts, hosts, watch.peak / 2**20, changed, durations(times))
+
+    def forget(self, what: str) -> None:
+        """Remove files of the kept answers, and see that each host has a folder for them."""
+        for host in (self.folder / "python").iterdir():
+            (self.answers / host.name).mkdir(parents=True, exist_ok=True)
+            for one in (self.answers / host.name).glob(what):
+                one.unlink()
 
 
 def durations(path: Path) -> list[tuple[str, float]]:
@@ -207,6 +226,7 @@ HEAD = """
 def measure(fleet: Fleet, sizes: list[int], tasks: bool) -> None:
     deploys: list[tuple[int, Cost]] = []
     resets: list[tuple[int, Cost]] = []
+    elsewhere: list[tuple[int, Cost]] = []
     for size in sizes:
         limit = ("--limit", f"groundstate[0:{size - 1}]")
         print(f"{size} hosts: deploying what is not yet", file=sys.stderr)
@@ -215,10 +235,18 @@ def measure(fleet: Fleet, sizes: list[int], tasks: bool) -> None:
         if cost.changed:
             sys.exit(f"the second deploy of {size} hosts changed {cost.changed} things: see {fleet.folder}/output")
         deploys.append((size, cost))
+        if not elsewhere:
+            shutil.copytree(fleet.answers / "000", fleet.answers / "alone")
+        elsewhere.append((size, fleet.play("deploy_baseline", *limit, replay=True)))
         # A reset of a host whose server is to stay: what a fleet pays for a look that finds nothing to end.
         resets.append((size, fleet.play("reset_gpus", *limit, "-e", '{"gpu_state_keep_servers": ["local"]}')))
         print(rows(size, cost, deploys[0][1]), file=sys.stderr)
-    for what, found in (("Deploy with nothing to do", deploys), ("Reset with nothing to do", resets)):
+        print(rows(size, elsewhere[-1][1], elsewhere[0][1]), file=sys.stderr)
+    for what, found in (
+        ("Deploy with nothing to do", deploys),
+        ("Reset with nothing to do", resets),
+        ("Deploy with nothing to do, answers replayed", elsewhere),
+    ):
         print(HEAD.format(what=what))
         for size, cost in found:
             print(rows(size, cost, found[0][1]))
@@ -235,7 +263,7 @@ def main() -> None:
     parser.add_argument("--forks", type=int, default=0)
     parser.add_argument("--tasks", action="store_true")
     options = parser.parse_args()
-    sizes = sorted(map(int, options.hosts.split(",")))
+    sizes = sorted({1, *map(int, options.hosts.split(","))})
     with tempfile.TemporaryDirectory(prefix="groundstate-scale-") as name, backend() as port:
         fleet = Fleet(Path(name), options.forks)
         fleet.declare(sizes[-1], port)

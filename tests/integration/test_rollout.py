@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 import yaml
 from ansible_collections.groundstate.llm.plugins.module_utils import ports, procfs, servers
 from killing import kill_if_there
+from made_wheels import wheel
 
 ROOT = Path(__file__).resolve().parents[2]
 ENGINE = ROOT / "tests" / "tools" / "fleet_engine.py"
@@ -31,7 +33,7 @@ class Fleet:
     """Hosts of this machine in an inventory of the test's own."""
 
     def __init__(self, folder: Path, names: list[str], canaries: list[str]):
-        self.folder, self.names = folder, names
+        self.folder, self.names, self.root = folder, names, ROOT
         self.records = folder / "records"
         self.log = folder / "drained.log"
         port = 19000
@@ -106,7 +108,7 @@ class Fleet:
         environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         return subprocess.Popen(
             ["ansible-playbook", "playbooks/rollout.yml", "-i", str(path), *arguments],
-            cwd=ROOT,
+            cwd=self.root,
             env={**environment, "ANSIBLE_NOCOLOR": "1"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -265,6 +267,73 @@ def test_one_that_was_killed_goes_on(fleet):
     hooks = two.hooks()
     for host in two.names:
         assert [line for line in hooks if line.endswith(host)][-1] == f"undrain {host}"
+
+
+class Edition:
+    """A copy of the collection, whose lock llama_cpp is a small one that another version of it changes."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.index = folder / "edition", folder / "index"
+        for part in ("plugins", "roles", "playbooks", "meta"):
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(ROOT / part, self.folder / part, symlinks=True, ignore=ignored)
+        for part in ("galaxy.yml", "ansible.cfg"):
+            shutil.copy(ROOT / part, self.folder / part)
+
+    def lock(self, version: str) -> None:
+        place = self.folder / "roles" / "ml_env" / "files" / "locks" / "llama_cpp"
+        (place / "requirements.txt").write_text(wheel(self.index, "engine", version, f"VERSION = {version!r}\n"))
+        data = {"python": "", "platform": "linux", "scripts": [], "links": {}, "dist_info_aliases": [], "forbidden": []}
+        (place / "lock.yml").write_text(json.dumps({**data, "imports": ["engine"], "size_mib": 1}))
+
+
+@pytest.mark.slow  # five deployments
+def test_a_host_goes_back_to_the_environment_of_a_lock_that_the_collection_has_no_more(fleet, tmp_path):
+    two, edition = fleet(2), Edition(tmp_path)
+    two.root = edition.folder
+    path = "{{ groundstate_home }}/env"
+    command = [f"{path}/bin/python", *two.variables["llm_server"]["command"][1:]]
+    two.declare(
+        ml_env_lock="llama_cpp",
+        ml_env_path=path,
+        ml_env_index_url="none",
+        ml_env_find_links=[str(edition.index)],
+        llm_server={**two.variables["llm_server"], "command": command},
+        rollout_on_failure="rollback",
+        rollout_max_failed=0,
+    )
+
+    def has(name: str) -> tuple[str, str]:
+        """The version of the package in the host's environment, and where that really is."""
+        env = two.home(name) / "env"
+        code = "import engine; print(engine.VERSION)"
+        version = subprocess.run([env / "bin" / "python", "-c", code], capture_output=True, text=True, check=True)
+        return version.stdout.strip(), os.readlink(env)
+
+    edition.lock("1.0")
+    two.run()
+    (before,) = {has(name)[0] for name in two.names}
+    assert before == "1.0"
+    first, served = has("host02"), servers.load(str(two.home("host02")), "chat").start_id
+
+    # The next version of the collection has another lock, with which one host cannot serve.
+    edition.lock("2.0")
+    two.declare(fleet_variant="two")
+    two.behave("host02", {"two": {"die": True}})
+    two.run(rc=2)
+    assert two.outcomes() == {"host01": "passed", "host02": "rolled_back"}
+    assert has("host01")[0] == "2.0"
+    assert has("host02") == first
+    assert [two.variant(name) for name in two.names] == ["two", "one"]
+    assert servers.load(str(two.home("host02")), "chat").start_id != served
+    assert ", proved," in two.state()["hosts"]["host02"]["rolled_back"]
+
+    # Also when the host has the environment of then no more: it is made anew, as the kept files of the lock say.
+    (two.home("host02") / "env").unlink()
+    shutil.rmtree(two.home("host02") / first[1])
+    two.run("-e", "rollout_resume=false", rc=2)
+    assert two.outcomes()["host02"] == "rolled_back"
+    assert has("host02")[0] == "1.0"
 
 
 @pytest.mark.slow  # 34 deployments: three minutes on two cores
