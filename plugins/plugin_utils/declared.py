@@ -5,8 +5,8 @@
     {"schema": 1, "hash": "<64 hex>", "variables": {"llm_server": {...}, ...}, "secrets": {"<path>": "sha256:..."},
      "lock": {"name": "vllm_cu13", "digest": "<64 hex>"} or null}
 
-Secrets are only there as hashes. A lock is shipped with the collection, which may be another one by the time somebody
-wants back: ``<records_dir>/.locks/<digest>/`` keeps the files of each that was deployed.
+Secrets are only there as hashes. A lock comes with the collection, or is a folder of the user's, and may be another one
+by the time somebody wants back: ``<records_dir>/.locks/<digest>/`` keeps the files of each that was deployed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 from ..module_utils import files
 from ..module_utils.declaration import secret_hash
-from . import specs
+from . import locks, specs
 
 SCHEMA = 1
 LOCKS = ".locks"
@@ -47,7 +47,7 @@ def document(
 ) -> dict[str, Any]:
     """The document of a host's values (see :func:`.role_values.read`), without any secret.
 
-    ``lock_folder``: where the lock's files are, when it is not the one that the collection ships under its name.
+    ``lock_folder``: where the lock's files are, when they are not where its name or path says.
     """
     options: dict[str, dict[str, Any]] = {}
     for name in ROLES:
@@ -62,7 +62,7 @@ def document(
     profiles = {**every["nccl_profile"].internal["nccl_profile_shipped"], **variables["nccl_profiles"]}
     variables["nccl_profiles"] = {profile: profiles[profile]} if profile in profiles else {}
     name = variables["ml_env_lock"]
-    lock = {"name": name, "digest": lock_digest(lock_folder or shipped_lock(name))} if name else None
+    lock = {"name": name, "digest": lock_digest(lock_folder or locks.folder(name))} if name else None
     found = files.decode_json(files.canonical_json({"variables": variables, "secrets": secrets, "lock": lock}))
     return {"schema": SCHEMA, "hash": files.digest(found), **found}
 
@@ -90,7 +90,7 @@ def deployed(variables: Mapping[str, Any]) -> bool:
 
 
 def lock_folder(variables: Mapping[str, Any]) -> str | None:
-    """Where the files of the lock are, when a rollback said so; None for the one that the collection ships."""
+    """Where the files of the lock are, when a rollback said so; None for where its name or path says."""
     given = variables.get("ml_env_lock_folder")
     # The role's own value is a template that only the role can resolve.
     return given if isinstance(given, str) and "{{" not in given else None
@@ -142,11 +142,6 @@ def _show(leaves: Mapping[str, Any], path: str) -> str:
 # --- locks -------------------------------------------------------------------------------------------
 
 
-def shipped_lock(name: str) -> str:
-    """The folder of a lock that the collection ships; the name was checked by preflight or is refused on reading."""
-    return os.path.join(specs.roles_folder(), "ml_env", "files", "locks", name)
-
-
 def lock_digest(folder: str) -> str:
     """SHA-256 of the names and contents of a lock's files; "" when there is none."""
     try:
@@ -166,7 +161,7 @@ def keep_lock(records_dir: str, kept: Mapping[str, Any], lock_folder: str | None
     os.makedirs(os.path.dirname(place), exist_ok=True)
     temporary = tempfile.mkdtemp(prefix=".new-", dir=os.path.dirname(place))
     try:
-        shutil.copytree(lock_folder or shipped_lock(kept["lock"]["name"]), temporary, dirs_exist_ok=True)
+        shutil.copytree(lock_folder or locks.folder(kept["lock"]["name"]), temporary, dirs_exist_ok=True)
         os.chmod(temporary, 0o755)
         try:
             os.rename(temporary, place)
@@ -184,18 +179,20 @@ def _lock_place(records_dir: str, digest: str) -> str:
 def restored(kept: Mapping[str, Any], records_dir: str) -> dict[str, Any]:
     """The variables that deploy a document again: :data:`OPTIONS` without secrets, and where the lock is.
 
-    Raises DeclaredError when its lock is neither shipped any more nor kept.
+    Raises DeclaredError when its lock is neither there any more nor kept.
     """
     folder = ""
     lock = kept["lock"]
     if lock:
-        folder = shipped_lock(lock["name"])
+        folder = locks.folder(lock["name"])
         if lock_digest(folder) != lock["digest"]:
             folder = _lock_place(records_dir, lock["digest"]) if _DIGEST.fullmatch(lock["digest"]) else ""
             if not folder or lock_digest(folder) != lock["digest"]:
+                theirs = "/" in lock["name"]
+                fix = "put that one back" if theirs else "install the version of groundstate.llm that shipped it"
                 raise DeclaredError(
                     f"the lock {lock['name']} is another one now, and {folder or 'no copy'} has the files of the one "
-                    "before; install the version of groundstate.llm that shipped it"
+                    f"before; {fix}"
                 )
         folder += "/"
     return {**kept["variables"], "ml_env_lock_folder": folder}

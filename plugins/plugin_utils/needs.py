@@ -13,9 +13,8 @@ from ..module_utils import declaration, gpu_settings, multi_host, nccl_places, n
 from ..module_utils.engines import get_engine
 from ..module_utils.preflight.checks import problem
 from ..module_utils.venvs import bundle
-from . import specs, verdict
+from . import locks, specs, verdict
 
-CPU_LOCKS = ("vllm_cpu",)
 # What the engine and its smallest models were seen to use; a larger model is for preflight_min_memory_gib to say.
 MEMORY_MIB = {"llama_cpp": 512, "vllm_cpu": 3072}
 
@@ -53,10 +52,10 @@ def derive(values: Mapping[str, Any], roles: list[str], arguments: Mapping[str, 
     environment = {}
     if "ml_env" in roles:
         _bundle(values, problems)
-        environment = _environment(values, loader)
+        environment = _environment(values, problems)
     elif "llm_server" in roles:
         # The server alone: nothing makes its environment, so that it has to be there, whatever lock it came from.
-        environment = _environment({**values, "ml_env_lock": ""}, loader)
+        environment = _environment({**values, "ml_env_lock": ""}, problems)
     tiny = (values.get("ml_env_tiny_model") or {}).get("path")
     made = [path for path in (environment.get("path") if environment.get("lock") else "", tiny) if path]
     server = _server(declared, values, environment) if declared is not None else {}
@@ -153,25 +152,41 @@ def _bundle(values: Mapping[str, Any], problems: list[dict[str, str]]) -> None:
         problems.append(problem(str(error), "ml_env_bundle", ""))  # the remedy is part of it
 
 
-def _environment(values: Mapping[str, Any], loader: Any) -> dict[str, Any]:
+def _lock(name: str, problems: list[dict[str, str]]) -> Mapping[str, Any]:
+    """What a lock says; of none, or one that cannot be used, nothing."""
+    where = specs.place("ml_env_lock", name)
+    shipped = locks.shipped()
+    if name and "/" not in name and name not in shipped:
+        near = specs.nearest(name, shipped)
+        fix = f"Did you mean {near}?" if near else "A lock of your own is the path of its folder"
+        problems.append(problem(f"{name!r} is none of {', '.join(shipped)}", where, fix))
+    elif name:
+        try:
+            return locks.read(locks.folder(name))
+        except locks.LockError as error:
+            problems.append(problem(str(error), where, ""))  # the remedy is part of it
+    return locks.FIELDS
+
+
+def _environment(values: Mapping[str, Any], problems: list[dict[str, str]]) -> dict[str, Any]:
     lock = values.get("ml_env_lock") or ""
-    data = specs.lock(loader, lock)
+    data = _lock(lock, problems)
     return {
         "path": values.get("ml_env_path") or "",
         "lock": lock,
-        "locks": specs.locks(),
+        "locks": locks.shipped(),
         "python": values.get("ml_env_python") or "auto",
-        "python_range": data.get("python", ""),
-        "platform": data.get("platform", ""),
-        "cuda": data.get("cuda", ""),
-        "compute_capability": data.get("compute_capability", ""),
+        "python_range": data["python"],
+        "platform": data["platform"],
+        "cuda": data["cuda"],
+        "compute_capability": data["compute_capability"],
         # The one before stays while the new one is built, and the wheels are downloaded first.
-        "size_mib": 2 * int(data.get("size_mib", 0)) + 512,
+        "size_mib": 2 * data["size_mib"] + 512,
     }
 
 
 def _server(declared: dict[str, Any], values: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:
-    on_cpu = environment.get("lock") in CPU_LOCKS or declared["extra_args"].get("device") == "cpu"
+    on_cpu = bool(environment.get("lock") and not environment["cuda"]) or declared["extra_args"].get("device") == "cpu"
     gpus = declared["gpus"]
     asked = isinstance(gpus, list) and bool(gpus)
     engine = get_engine(declared["engine"])

@@ -74,21 +74,6 @@ def merge(into: dict[str, dict[str, Any]], options: Mapping[str, dict[str, Any]]
             into[name].pop("default", None)  # the validator takes one or the other
 
 
-def locks() -> list[str]:
-    """Names of the locks that the role ml_env ships."""
-    folder = os.path.join(roles_folder(), "ml_env", "files", "locks")
-    try:
-        return sorted(name for name in os.listdir(folder) if os.path.isfile(os.path.join(folder, name, "lock.yml")))
-    except OSError:
-        return []
-
-
-def lock(loader: Any, name: str) -> dict[str, Any]:
-    """The data of a lock; {} when there is none of this name."""
-    where = os.path.join(roles_folder(), "ml_env", "files", "locks", name, "lock.yml")
-    return loader.load_from_file(where) or {} if name in locks() else {}
-
-
 # --- where a value comes from ------------------------------------------------------------------------
 
 

@@ -51,6 +51,18 @@ start() { # start NAME WORDS...: bring the server up as declared. What fails is 
   say "start: $1"
   play deploy_baseline --tags nccl_profile,llm_server --skip-tags preflight "${@:2}" | tail -40
 }
+compared() { # compared PLAYBOOK TITLE: a comparison, its results, and what it has come to
+  say "$2"
+  # Ended in time, it leaves what is finished, and the server goes with the trap below.
+  timeout -k 10 "$(($(left) - 40))" ansible-playbook "playbooks/$1.yml" -i "$HERE/inventory" "${EXTRA[@]}" |
+    grep -v -e '^$' -e '^TASK' -e '^ok:' -e '^skipping:' -e '^included:' -e '^changed:'
+  say "what is there"
+  local one
+  for one in "$GPU_HOME"/records/gpu/comparisons/*/comparison.json; do cp "$one" "$OUT/comparison.json"; done
+  for one in "$GPU_HOME"/records/gpu/comparisons/*/result.html; do [ -e "$one" ] && cp "$one" "$OUT/result.html"; done
+  (cd "$GPU_HOME/records/gpu" && tar czf "$OUT/records.tgz" ./2*.json)
+  tool comparison_state "$OUT/comparison.json"
+}
 tool() { "$GPU_PYTHON" "$HERE/$1.py" "${@:2}"; }
 finish() {
   stop > /dev/null

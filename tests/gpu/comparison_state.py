@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a comparison of kind speculation has come to, in a few lines.
+"""What a comparison has come to, in a few lines.
 
 usage: comparison_state.py COMPARISON
 """
@@ -10,7 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-from ansible_collections.groundstate.llm.plugins.plugin_utils import speculation_lines
+from ansible_collections.groundstate.llm.plugins.plugin_utils import comparison_lines, comparisons, speculation_lines
 
 
 def main(path: str) -> None:
@@ -19,6 +19,8 @@ def main(path: str) -> None:
     print(f"state {document['state']}, {len(document['starts'])} starts: {rates}")
     if document["speculation"]:
         print("\n".join(speculation_lines.lines(document["speculation"])))
+    elif document["state"] in comparisons.FINISHED:
+        print("\n".join(comparison_lines.result(document, path)))
     else:
         print("not over: call the script again with the same KEEP")
 

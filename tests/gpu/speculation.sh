@@ -18,12 +18,4 @@ EXTRA+=(-e "{\"baseline_workload\": {\"prompt_tokens\": 128, \"output_tokens\": 
 EXTRA+=(-e "{\"speculation_configurations\": [{\"name\": \"eagle3\", \"speculation\": {\"algorithm\": \"EAGLE3\",
   \"draft_model\": \"$GPU_DRAFT\", \"num_steps\": 2, \"topk\": 1, \"draft_tokens\": 3}}]}")
 
-say "base and EAGLE-3, $BLOCKS blocks"
-# Ended in time, it leaves what is finished, and the server goes with the trap below.
-timeout -k 10 "$(($(left) - 40))" ansible-playbook playbooks/speculation.yml -i "$HERE/inventory" "${EXTRA[@]}" |
-  grep -v -e '^$' -e '^TASK' -e '^ok:' -e '^skipping:' -e '^included:' -e '^changed:'
-say "what is there"
-for one in "$GPU_HOME"/records/gpu/comparisons/*/comparison.json; do cp "$one" "$OUT/comparison.json"; done
-for one in "$GPU_HOME"/records/gpu/comparisons/*/result.html; do [ -e "$one" ] && cp "$one" "$OUT/result.html"; done
-(cd "$GPU_HOME/records/gpu" && tar czf "$OUT/records.tgz" ./2*.json)
-tool comparison_state "$OUT/comparison.json"
+compared speculation "base and EAGLE-3, $BLOCKS blocks"

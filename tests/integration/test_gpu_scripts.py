@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -28,7 +29,7 @@ def dry_run(tmp_path):
             "TMPDIR": str(tmp_path),
             "PATH": f"{folder}:{os.environ['PATH']}",
             # Leaves out what says nothing without a GPU; a comparison goes on until it has to end.
-            "LIMIT": "1000" if name == "speculation" else "100",
+            "LIMIT": "1000" if name in ("speculation", "compare", "job") else "100",
             "BLOCKS": "1",
         }
         done = subprocess.run(
@@ -81,6 +82,39 @@ def test_speculation(dry_run):
     assert not [row for row in found["differences"] if not row["declared"]]
     assert (out / "records.tgz").stat().st_size > 0
     assert "base and EAGLE-3, 2 blocks" in (out / "summary.txt").read_text()
+
+
+@pytest.mark.timeout(1200)  # four starts of a server, with the roles around them
+def test_compare(dry_run):
+    out = dry_run("compare")
+    found = json.loads((out / "comparison.json").read_text())
+    assert [one["arm"] for one in found["starts"]] == ["stock", "pcie_ll_ring", "pcie_ll_ring", "stock"]
+    assert found["state"] == "exhausted"
+    assert not [row for row in found["differences"] if not row["declared"]]
+    assert "pcie_ll_ring against stock" in (out / "summary.txt").read_text()
+
+
+@pytest.mark.timeout(1200)  # some twenty plays
+def test_job(dry_run):
+    """Without a GPU nothing is stale, and nothing is measured; the rest is as it will be."""
+    out = dry_run("job")
+    summary = (out / "summary.txt").read_text()
+    assert summary.count("protected job: lives") == summary.count("stale job: lives") > 8
+    assert re.search(r"changed=[1-9]", (out / "first.txt").read_text())
+    assert "changed=0 " in (out / "second.txt").read_text()
+    assert "changed=0 " in (out / "again.txt").read_text()
+    assert "IT DID NOT FAIL" not in summary
+    words = {
+        "memory": "CUDA out of memory",
+        "port": "19990",
+        "backend": "No module named 'flashinfer'",
+        "shard": "model-00002-of-00002.safetensors",
+    }
+    for drill, word in words.items():
+        assert word in (out / f"drill.{drill}.txt").read_text()
+    assert summary.count("said after") == len(words)
+    for victim in ("worker", "launcher"):
+        assert "killed by SIGKILL" in (out / f"kill.{victim}.jsonl").read_text()
 
 
 def test_bench(dry_run):

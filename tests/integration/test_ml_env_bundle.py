@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -65,22 +64,7 @@ def test_a_wheel_that_no_index_has_is_named_and_no_bundle_is_left(tmp_path, lock
     assert os.listdir(tmp_path / "bundles") == []
 
 
-def inventory(tmp_path: Path) -> Path:
-    """A host of this machine whose environment comes from a lock of the test, in a copy of the role's locks."""
-    path = tmp_path / "hosts.json"
-    home = str(tmp_path / "home")
-    host = {
-        "ansible_connection": "local",
-        "ansible_python_interpreter": sys.executable,
-        "groundstate_home": home,
-        "groundstate_records_dir": str(tmp_path / "records"),
-        "ml_env_lock": "llama_cpp",
-    }
-    path.write_text(json.dumps({"groundstate": {"hosts": {"box": host}}}))
-    return path
-
-
-TASKS = """
+PLAY = """
 - hosts: groundstate
   gather_facts: false
   tasks:
@@ -90,40 +74,59 @@ TASKS = """
 
 
 @pytest.fixture
-def project(tmp_path, lock) -> Path:
-    """A playbook with the role, whose lock llama_cpp is the small one of the test."""
-    folder = tmp_path / "project" / "collections" / "ansible_collections" / "groundstate" / "llm"
-    shutil.copytree(ROOT / "plugins", folder / "plugins", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(ROOT / "roles" / "ml_env", folder / "roles" / "ml_env")
-    shutil.copytree(ROOT / "meta", folder / "meta")
-    shutil.copy(ROOT / "galaxy.yml", folder / "galaxy.yml")
-    place = folder / "roles" / "ml_env" / "files" / "locks" / "llama_cpp"
-    (place / "requirements.txt").write_text(lock)
-    data = {"python": "", "platform": "linux", "scripts": [], "links": {}, "dist_info_aliases": [], "forbidden": []}
-    (place / "lock.yml").write_text(json.dumps({**data, "imports": ["engine"], "size_mib": 1}))
-    (tmp_path / "project" / "play.yml").write_text(TASKS)
-    (tmp_path / "project" / "ansible.cfg").write_text("[defaults]\ncollections_path = collections\n")
-    return tmp_path / "project"
+def inventory(tmp_path, lock) -> Path:
+    """A host of this machine whose environment comes from the small lock, in a folder of its own."""
+    folder = tmp_path / "locks" / "small"
+    folder.mkdir(parents=True)
+    (folder / "requirements.txt").write_text(lock)
+    (folder / "lock.yml").write_text("{platform: linux, imports: [engine], size_mib: 1}")
+    host = {
+        "ansible_connection": "local",
+        "ansible_python_interpreter": sys.executable,
+        "groundstate_home": str(tmp_path / "home"),
+        "groundstate_records_dir": str(tmp_path / "records"),
+        "ml_env_lock": str(folder),
+    }
+    path = tmp_path / "hosts.json"
+    path.write_text(json.dumps({"groundstate": {"hosts": {"box": host}}}))
+    return path
 
 
-def play(project: Path, tmp_path: Path, bundle: str) -> tuple[str, str]:
-    """Run it without a network; (output, its line of the recap)."""
-    command = os.path.join(os.path.dirname(sys.executable), "ansible-playbook")
-    environment = ["env", f"ANSIBLE_CONFIG={project / 'ansible.cfg'}", command]
-    done = without_network(
-        *environment, str(project / "play.yml"), "-i", str(inventory(tmp_path)), "-e", f"ml_env_bundle={bundle}"
-    )
+def command(playbook: Path, inventory: Path, *words: str) -> list[str]:
+    return [str(Path(sys.executable).with_name("ansible-playbook")), str(playbook), "-i", str(inventory), *words]
+
+
+def play(inventory: Path, bundle: str) -> tuple[str, str]:
+    """Run the role without a network; (output, its line of the recap)."""
+    playbook = inventory.with_name("play.yml")
+    playbook.write_text(PLAY)
+    done = without_network(*command(playbook, inventory, "-e", f"ml_env_bundle={bundle}"))
     recap = re.search(r"^box +: (.*)$", done.stdout, re.MULTILINE)
     return done.stdout + done.stderr, recap.group(1) if recap else ""
 
 
+@pytest.mark.slow(reason="a run of Ansible")
+def test_the_playbook_makes_the_bundle_of_a_lock_of_one_s_own(tmp_path, inventory):
+    declared = {
+        "ml_env_index_url": "none",
+        "ml_env_find_links": [str(tmp_path / "index")],
+        "ml_env_bundle_folder": str(tmp_path / "bundles"),
+    }
+    words = command(ROOT / "playbooks" / "bundle.yml", inventory, "-e", json.dumps(declared))
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (made,) = (tmp_path / "bundles").iterdir()
+    assert made.name.startswith("small-cpython-")
+    assert made.name in done.stdout
+
+
 @pytest.mark.slow  # four runs of Ansible
 @pytest.mark.skipif(os.geteuid() != 0, reason="a network namespace of its own needs root")
-def test_the_role_installs_it_without_a_network_copies_it_once_and_recovers_a_damaged_copy(tmp_path, lock, project):
+def test_the_role_installs_it_without_a_network_copies_it_once_and_recovers_a_damaged_copy(tmp_path, lock, inventory):
     made = bundled(tmp_path, lock)
-    output, recap = play(project, tmp_path, made.path)
+    output, recap = play(inventory, made.path)
     assert "failed=0" in recap, output
-    env = tmp_path / "home" / "envs" / "llama_cpp"
+    env = tmp_path / "home" / "envs" / "small"
     manifest = Store.manifest(str(env.resolve()))
     assert manifest["bundle"] == os.path.basename(made.path)
     assert manifest["distributions"] == {"engine": "1.0", "helper-cpu": "2.1"}
@@ -136,7 +139,7 @@ def test_the_role_installs_it_without_a_network_copies_it_once_and_recovers_a_da
     assert copy.read_bytes() == Path(made.path).read_bytes()
 
     stamp = copy.stat().st_mtime_ns
-    output, recap = play(project, tmp_path, made.path)
+    output, recap = play(inventory, made.path)
     assert "changed=0" in recap, output
     assert "Copy the bundle" not in output
     assert copy.stat().st_mtime_ns == stamp
@@ -144,7 +147,7 @@ def test_the_role_installs_it_without_a_network_copies_it_once_and_recovers_a_da
     # The environment is gone and the copy on the host is damaged: it is copied again, and nothing wrong is installed.
     build.remove(str(env), dry=False)
     copy.write_bytes(copy.read_bytes().replace(b"engine", b"evilne"))
-    output, recap = play(project, tmp_path, made.path)
+    output, recap = play(inventory, made.path)
     assert "failed=0" in recap, output
     assert copy.read_bytes() == Path(made.path).read_bytes()
     assert (env / "bin" / "python").exists()

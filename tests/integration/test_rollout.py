@@ -33,7 +33,7 @@ class Fleet:
     """Hosts of this machine in an inventory of the test's own."""
 
     def __init__(self, folder: Path, names: list[str], canaries: list[str]):
-        self.folder, self.names, self.root = folder, names, ROOT
+        self.folder, self.names = folder, names
         self.records = folder / "records"
         self.log = folder / "drained.log"
         port = 19000
@@ -108,7 +108,7 @@ class Fleet:
         environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         return subprocess.Popen(
             ["ansible-playbook", "playbooks/rollout.yml", "-i", str(path), *arguments],
-            cwd=self.root,
+            cwd=ROOT,
             env={**environment, "ANSIBLE_NOCOLOR": "1"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -269,35 +269,22 @@ def test_one_that_was_killed_goes_on(fleet):
         assert [line for line in hooks if line.endswith(host)][-1] == f"undrain {host}"
 
 
-class Edition:
-    """A copy of the collection, whose lock llama_cpp is a small one that another version of it changes."""
-
-    def __init__(self, folder: Path):
-        self.folder, self.index = folder / "edition", folder / "index"
-        for part in ("plugins", "roles", "playbooks", "meta"):
-            ignored = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(ROOT / part, self.folder / part, symlinks=True, ignore=ignored)
-        for part in ("galaxy.yml", "ansible.cfg"):
-            shutil.copy(ROOT / part, self.folder / part)
-
-    def lock(self, version: str) -> None:
-        place = self.folder / "roles" / "ml_env" / "files" / "locks" / "llama_cpp"
-        (place / "requirements.txt").write_text(wheel(self.index, "engine", version, f"VERSION = {version!r}\n"))
-        data = {"python": "", "platform": "linux", "scripts": [], "links": {}, "dist_info_aliases": [], "forbidden": []}
-        (place / "lock.yml").write_text(json.dumps({**data, "imports": ["engine"], "size_mib": 1}))
-
-
 @pytest.mark.slow  # five deployments
-def test_a_host_goes_back_to_the_environment_of_a_lock_that_the_collection_has_no_more(fleet, tmp_path):
-    two, edition = fleet(2), Edition(tmp_path)
-    two.root = edition.folder
+def test_a_host_goes_back_to_the_environment_of_a_lock_that_has_changed_since(fleet, tmp_path):
+    two, lock = fleet(2), tmp_path / "lock"
+    lock.mkdir()
+    (lock / "lock.yml").write_text("imports: [engine]")
+
+    def pin(version: str) -> None:
+        (lock / "requirements.txt").write_text(wheel(tmp_path / "index", "engine", version, f"VERSION = {version!r}\n"))
+
     path = "{{ groundstate_home }}/env"
     command = [f"{path}/bin/python", *two.variables["llm_server"]["command"][1:]]
     two.declare(
-        ml_env_lock="llama_cpp",
+        ml_env_lock=str(lock),
         ml_env_path=path,
         ml_env_index_url="none",
-        ml_env_find_links=[str(edition.index)],
+        ml_env_find_links=[str(tmp_path / "index")],
         llm_server={**two.variables["llm_server"], "command": command},
         rollout_on_failure="rollback",
         rollout_max_failed=0,
@@ -310,14 +297,14 @@ def test_a_host_goes_back_to_the_environment_of_a_lock_that_the_collection_has_n
         version = subprocess.run([env / "bin" / "python", "-c", code], capture_output=True, text=True, check=True)
         return version.stdout.strip(), os.readlink(env)
 
-    edition.lock("1.0")
+    pin("1.0")
     two.run()
     (before,) = {has(name)[0] for name in two.names}
     assert before == "1.0"
     first, served = has("host02"), servers.load(str(two.home("host02")), "chat").start_id
 
-    # The next version of the collection has another lock, with which one host cannot serve.
-    edition.lock("2.0")
+    # Another version, with which one host cannot serve.
+    pin("2.0")
     two.declare(fleet_variant="two")
     two.behave("host02", {"two": {"die": True}})
     two.run(rc=2)

@@ -195,6 +195,7 @@ def test_needs_of_the_local_default():
         ("", {"engine": "vllm", "gpus": [0, 1]}, True),
         ("", {"engine": "vllm", "gpus": []}, False),
         ("vllm_cpu", {"engine": "vllm"}, False),
+        ("vllm_cu13", {"engine": "vllm"}, True),
         ("", {"engine": "sglang", "extra_args": {"device": "cpu"}}, False),
         ("", {"engine": "llama_cpp"}, False),
         ("", {"engine": "llama_cpp", "gpus": ["0"]}, True),
@@ -203,6 +204,32 @@ def test_needs_of_the_local_default():
 def test_when_gpus_are_needed(lock, server, needed):
     made, _problems, _warnings = derived(ml_env_lock=lock, llm_server=server)
     assert made["server"]["gpus_needed"] is needed
+
+
+@pytest.mark.parametrize(
+    ("lock", "said"),
+    [
+        ("llama_cp", "'llama_cp' is none of llama_cpp, sglang_cu13, vllm_cpu, vllm_cu13. Did you mean llama_cpp?"),
+        ("?", "vllm_cu13. A lock of your own is the path of its folder."),
+        ("/nowhere/lock", "no lock is in /nowhere/lock: it has no lock.yml; shipped are llama_cpp"),
+        ("locks/mine", "locks/mine is no absolute path"),
+    ],
+)
+def test_a_lock_that_is_not_there(lock, said):
+    _made, problems, _warnings = derived(ml_env_lock=lock)
+    assert sentence(problems[0]).startswith("ml_env_lock: ")
+    assert said in sentence(problems[0])
+
+
+def test_a_lock_of_one_s_own(tmp_path):
+    (tmp_path / "requirements.txt").write_text("engine==1.0\n")
+    (tmp_path / "lock.yml").write_text("{platform: linux-x86_64, size_mib: 100, cuda: '13.0'}")
+    made, problems, _warnings = derived(ml_env_lock=str(tmp_path), llm_server={"engine": "vllm"})
+    assert problems == []
+    environment = made["environment"]
+    found = [environment[name] for name in ("platform", "cuda", "size_mib", "python_range")]
+    assert found == ["linux-x86_64", "13.0", 712, ""]
+    assert made["server"]["gpus_needed"] is True
 
 
 def test_declared_needs_go_over_derived_ones():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible.parsing.dataloader import DataLoader
-from ansible_collections.groundstate.llm.plugins.plugin_utils import declared, role_values
+from ansible_collections.groundstate.llm.plugins.plugin_utils import declared, locks, role_values
 
 ROOT = Path(__file__).resolve().parents[3]
 KEY = "sk-very-secret"
@@ -100,7 +100,7 @@ def test_what_was_tampered_with_is_not_usable(every):
 
 def test_a_lock_that_changed_since_comes_from_its_copy(every, tmp_path):
     lock = tmp_path / "old-lock"
-    shutil.copytree(declared.shipped_lock("vllm_cu13"), lock)
+    shutil.copytree(locks.folder("vllm_cu13"), lock)
     (lock / "requirements.txt").write_text("torch==1.0 --hash=sha256:00\n")
     kept = declared.document(values(), every, str(lock))
     now = declared.document(values(), every)
@@ -119,7 +119,7 @@ def test_a_lock_that_changed_since_comes_from_its_copy(every, tmp_path):
     (Path(found["ml_env_lock_folder"]) / "requirements.txt").write_text("torch==6.6.6\n")
     with pytest.raises(declared.DeclaredError):
         declared.restored(kept, records)
-    assert declared.restored(now, records)["ml_env_lock_folder"] == declared.shipped_lock("vllm_cu13") + "/"
+    assert declared.restored(now, records)["ml_env_lock_folder"] == locks.folder("vllm_cu13") + "/"
 
 
 def test_without_a_lock_there_is_nothing_to_keep(every, tmp_path):
