@@ -54,7 +54,7 @@ class Counts:
 
 def pytest(name: str, *arguments: str) -> Check:
     """A run of pytest with a report that can be counted."""
-    return Check(name, (sys.executable, "-m", "pytest", "-q", "--durations=5", *arguments), pytest=True)
+    return Check(name, (sys.executable, "-m", "pytest", "-q", "--durations=25", *arguments), pytest=True)
 
 
 def shell_scripts() -> tuple[str, ...]:

@@ -12,7 +12,7 @@ if [ -n "${DRY:-}" ]; then
   # No engine: each start is one of a script; its completions have two tokens, too few to be measured.
   stand_in() { printf '{"gpu_command": ["%s", "%s", "--script", "%s"]}' "$GPU_PYTHON" \
     "$PWD/tests/integration/stand_in_engine.py" "${1//\"/\\\"}"; }
-  EXTRA=(-e "$(stand_in '{"step_s": 0.05}')" --skip-tags baseline)
+  EXTRA=(-e "$(stand_in '{"step_s": 0.05, "nccl_logs": [0, 1]}')" --skip-tags "preflight,baseline")
   OOM=$(stand_in '{"die_in": "allocating KV cache", "how": 1, "said": ["torch.OutOfMemoryError: CUDA out of memory."]}')
   BACKEND=$(stand_in '{"die_in": "capturing graphs", "how": 1}')
 fi
@@ -20,6 +20,8 @@ EXTRA+=(-e "{\"gpu_state_grace_s\": 3, \"gpu_state_protected\": [\"gs-keeper\", 
 EXTRA+=(-e "{\"baseline_workload\": {\"prompt_tokens\": 128, \"output_tokens\": $TOKENS, \"repeats\": 3,
   \"warmup_cap_s\": $CAP}}")
 
+KEPT=$GPU_HOME/kept # in one archive at the end: only a few files come back from a lent machine
+mkdir -p "$KEPT"
 PLANTED=()
 plant() { # plant WORDS...: a process that holds a GPU
   local said
@@ -42,8 +44,8 @@ uproot() {
 trap uproot EXIT
 whole() { # whole NAME PLAYBOOK: a play, kept, its end shown
   say "$1"
-  play "$2" "${@:3}" > "$OUT/$1.txt"
-  tail -32 "$OUT/$1.txt"
+  play "$2" "${@:3}" > "$KEPT/$1.txt"
+  tail -32 "$KEPT/$1.txt"
   look
 }
 drill() { # drill NAME WORDS...: a start that must fail; seconds, words, and what is left of it
@@ -51,11 +53,11 @@ drill() { # drill NAME WORDS...: a start that must fail; seconds, words, and wha
   stop > /dev/null
   say "drill: $1"
   local began=${EPOCHREALTIME/./}
-  play deploy_baseline --tags ml_env,nccl_profile,llm_server "${@:2}" > "$OUT/drill.$1.txt" && echo "IT DID NOT FAIL"
+  play deploy_baseline --tags ml_env,nccl_profile,llm_server "${@:2}" > "$KEPT/drill.$1.txt" && echo "IT DID NOT FAIL"
   echo "said after $(((${EPOCHREALTIME/./} - began) / 1000)) ms"
-  grep -A30 -m1 -E '^(\[ERROR\]|fatal)' "$OUT/drill.$1.txt"
-  on_server llm_server_info > "$OUT/drill.$1.json"
-  grep -E '"(state|status|running)"' "$OUT/drill.$1.json" | sort | uniq -c
+  grep -A30 -m1 ': failed: ' "$KEPT/drill.$1.txt"
+  on_server llm_server_info > "$KEPT/drill.$1.json"
+  grep -E '"(state|status|running)"' "$KEPT/drill.$1.json" | sort | uniq -c
   look
 }
 
@@ -88,9 +90,10 @@ for victim in worker launcher; do
   [ "$(left)" -gt 100 ] || { say "no time left for the kill of the $victim"; continue; }
   start "to be killed: $victim"
   say "kill -9 of the $victim while it answers"
-  timeout 60 "$GPU_PYTHON" "$HERE/kill_and_watch.py" "$GPU_HOME" "$NAME" "$victim" "$OUT/kill.$victim.jsonl"
-  whole "after the $victim" reset_gpus
+  timeout 60 "$GPU_PYTHON" "$HERE/kill_and_watch.py" "$GPU_HOME" "$NAME" "$victim" "$KEPT/kill.$victim.jsonl"
+  whole "after.$victim" reset_gpus
 done
-say "what there is in records"
-for record in "$GPU_HOME"/records/gpu/2*.json; do [ -e "$record" ] && cp "$record" "$OUT/"; done
-ls "$OUT"
+say "what is kept"
+for record in "$GPU_HOME"/records/gpu/2*.json; do [ -e "$record" ] && cp "$record" "$KEPT/"; done
+ls "$KEPT"
+tar -C "$KEPT" -czf "$OUT/job.tgz" .

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -89,7 +90,7 @@ def test_compare(dry_run):
     out = dry_run("compare")
     found = json.loads((out / "comparison.json").read_text())
     assert [one["arm"] for one in found["starts"]] == ["stock", "pcie_ll_ring", "pcie_ll_ring", "stock"]
-    assert found["state"] == "exhausted"
+    assert found["state"] in ("decided", "exhausted")
     assert not [row for row in found["differences"] if not row["declared"]]
     assert "pcie_ll_ring against stock" in (out / "summary.txt").read_text()
 
@@ -98,6 +99,8 @@ def test_compare(dry_run):
 def test_job(dry_run):
     """Without a GPU nothing is stale, and nothing is measured; the rest is as it will be."""
     out = dry_run("job")
+    with tarfile.open(out / "job.tgz") as archive:
+        archive.extractall(out, filter="data")
     summary = (out / "summary.txt").read_text()
     assert summary.count("protected job: lives") == summary.count("stale job: lives") > 8
     assert re.search(r"changed=[1-9]", (out / "first.txt").read_text())
