@@ -12,7 +12,7 @@ from ..plugin_utils import locks
 
 
 def lock_data(folder: str) -> dict[str, Any]:
-    """What a lock says besides its packages: see :func:`..plugin_utils.locks.read`."""
+    """What a lock says: see :func:`..plugin_utils.locks.read`."""
     try:
         return locks.read(folder)
     except locks.LockError as error:

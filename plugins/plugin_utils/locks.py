@@ -50,7 +50,7 @@ def folder(name: str) -> str:
 
 
 def read(where: str) -> dict[str, Any]:
-    """What the lock.yml of a folder says, all of :data:`FIELDS`. Raises LockError."""
+    """What the lock.yml of a folder says, all of :data:`FIELDS`, and the text ``requirements``. Raises LockError."""
     if not os.path.isabs(where):
         raise LockError(f"{where} is no absolute path; begin it with {{{{ inventory_dir }}}}, say")
     for name in ("lock.yml", "requirements.txt"):
@@ -58,9 +58,8 @@ def read(where: str) -> dict[str, Any]:
             raise LockError(f"no lock is in {where.rstrip('/')}: it has no {name}; shipped are {', '.join(shipped())}")
     place = os.path.join(where, "lock.yml")
     try:
-        with open(place, encoding="utf-8") as source:
-            found = yaml.safe_load(source) or {}
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        found = yaml.safe_load(_text(place)) or {}
+    except yaml.YAMLError as error:
         raise LockError(f"{place} cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(found, dict):
         raise LockError(f"{place} is no dictionary")
@@ -73,7 +72,15 @@ def read(where: str) -> dict[str, Any]:
     for script in found.get("scripts", []):
         if not isinstance(script, str) or not os.path.isfile(os.path.join(where, script)):
             raise LockError(f"{place}: scripts: the folder has no file {script!r}")
-    return {**FIELDS, **found}
+    return {**FIELDS, **found, "requirements": _text(os.path.join(where, "requirements.txt"))}
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as source:
+            return source.read()
+    except (OSError, ValueError) as error:
+        raise LockError(f"{path} cannot be read: {error}") from error
 
 
 def _place(name: str) -> str:

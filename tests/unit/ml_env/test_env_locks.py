@@ -31,7 +31,7 @@ def test_the_role_tells_of_exactly_the_locks_that_there_are():
 def test_a_lock_says_all_there_is_to_say(lock):
     data, items = load(lock)
     assert data.keys() == locks.FIELDS.keys()
-    assert locks.read(str(lock)) == data
+    assert locks.read(str(lock)) == {**data, "requirements": (lock / "requirements.txt").read_text()}
     requirements.check_range(data["python"])
     names = {item.name for item in items}
     assert not names & {requirements.normal(name) for name in data["forbidden"]}
@@ -86,9 +86,10 @@ def test_a_lock_of_one_s_own_is_a_path_and_need_not_say_all(own, monkeypatch):
     assert locks.folder(str(own)) == str(own)
     monkeypatch.setenv("HOME", str(own.parent))
     assert locks.folder(f"~/{own.name}") == str(own)
-    assert locks.read(str(own)) == {**locks.FIELDS, "python": ">=3.10"}
+    text = {"requirements": "engine==1.0\n"}
+    assert locks.read(str(own)) == {**locks.FIELDS, "python": ">=3.10", **text}
     (own / "lock.yml").write_text("")
-    assert locks.read(f"{own}/") == locks.FIELDS
+    assert locks.read(f"{own}/") == {**locks.FIELDS, **text}
 
 
 @pytest.mark.parametrize(
@@ -114,6 +115,9 @@ def test_what_a_lock_cannot_say_is_one_sentence(own, text, words):
 
 
 def test_a_folder_without_a_lock_is_named(own):
+    (own / "requirements.txt").write_bytes(b"\xff")
+    with pytest.raises(locks.LockError, match=r"requirements\.txt cannot be read: 'utf-8' codec"):
+        locks.read(str(own))
     (own / "requirements.txt").unlink()
     read = FilterModule().filters()["lock_data"]
     with pytest.raises(AnsibleFilterError, match=r"ml_env_lock: no lock is in .*: it has no requirements.txt; shipped"):
