@@ -217,13 +217,16 @@ class Runner:
         samples = [one for repeat in repeats for one in repeat.samples]
         failed = [one for one in samples if not one.ok]
         allowed = self.workload["max_error_share"]
-        if not failed or (len(failed) <= allowed * len(samples) and all(any(s.ok for s in r.samples) for r in repeats)):
+        empty = [number for number, repeat in enumerate(repeats, 1) if not any(one.ok for one in repeat.samples)]
+        few = len(failed) <= allowed * len(samples)
+        if few and not empty:
             return
         kinds = count_errors(failed)
         told = ", ".join(f"{number} x {kind}" for kind, number in kinds.items())
         raise LoadError(
             f"at concurrency {level}, {len(failed)} of {len(samples)} requests failed ({told}), "
-            f"max_error_share allows {allowed:g}; the first: {failed[0].message}{hint(failed[0].error)}"
+            + (f"all of repeat {empty[0]} among them" if few else f"max_error_share allows {allowed:g}")
+            + f"; the first: {failed[0].message}{hint(failed[0].error)}"
         )
 
 

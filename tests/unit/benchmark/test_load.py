@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import re
 import time
 
 import pytest
@@ -169,6 +170,12 @@ def test_more_errors_than_allowed_fail_the_measurement():
     with Mock(trap="flaky") as mock, pytest.raises(load.LoadError) as caught:
         run(mock, repeats=6, warmup_requests=0, max_error_share=0.1)
     assert "2 of 6 requests failed (2 x http_503), max_error_share allows 0.1" in str(caught.value)
+
+
+def test_a_repeat_without_any_answer_fails_the_measurement_and_is_named():
+    with Mock(trap="flaky") as mock, pytest.raises(load.LoadError) as caught:
+        run(mock, repeats=6, warmup_requests=0, max_error_share=0.5)
+    assert re.search(r"2 of 6 requests failed \(2 x http_503\), all of repeat [123] among them", str(caught.value))
 
 
 def test_a_dead_server_ends_the_run_at_once_and_is_named():
