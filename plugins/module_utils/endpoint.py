@@ -17,8 +17,8 @@ from .openai_stream import Stream, count, error_text
 from .wire import now
 
 #: Token events of the first moment, and their share of all, above which the first token was held back with others: time
-#: to first token is wrong then, and the rate too high. A cycle of speculation gives a few at once by right.
-FIRST_EVENTS, FIRST_SHARE = 10, 0.25
+#: to first token is wrong then, and the rate twice too high. A cycle of speculation gives a few at once by right.
+FIRST_EVENTS, FIRST_SHARE = 10, 0.5
 
 
 class EndpointError(Exception):
