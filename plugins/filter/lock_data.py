@@ -11,10 +11,10 @@ from ansible.errors import AnsibleFilterError
 from ..plugin_utils import locks
 
 
-def lock_data(folder: str) -> dict[str, Any]:
+def lock_data(name: str) -> dict[str, Any]:
     """What a lock says: see :func:`..plugin_utils.locks.read`."""
     try:
-        return locks.read(folder)
+        return locks.read(name)
     except locks.LockError as error:
         raise AnsibleFilterError(f"ml_env_lock: {error}") from error
 

@@ -49,13 +49,14 @@ def folder(name: str) -> str:
     return os.path.expanduser(name) if "/" in name else _place(name)
 
 
-def read(where: str) -> dict[str, Any]:
-    """What the lock.yml of a folder says, all of :data:`FIELDS`, and the text ``requirements``. Raises LockError."""
+def read(name: str) -> dict[str, Any]:
+    """A lock by name or path: all of :data:`FIELDS`, ``folder``, the text of ``requirements``. Raises LockError."""
+    where = folder(name).rstrip("/")
     if not os.path.isabs(where):
         raise LockError(f"{where} is no absolute path; begin it with {{{{ inventory_dir }}}}, say")
-    for name in ("lock.yml", "requirements.txt"):
-        if not os.path.isfile(os.path.join(where, name)):
-            raise LockError(f"no lock is in {where.rstrip('/')}: it has no {name}; shipped are {', '.join(shipped())}")
+    for part in ("lock.yml", "requirements.txt"):
+        if not os.path.isfile(os.path.join(where, part)):
+            raise LockError(f"no lock is in {where}: it has no {part}; shipped are {', '.join(shipped())}")
     place = os.path.join(where, "lock.yml")
     try:
         found = yaml.safe_load(_text(place)) or {}
@@ -63,16 +64,16 @@ def read(where: str) -> dict[str, Any]:
         raise LockError(f"{place} cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(found, dict):
         raise LockError(f"{place} is no dictionary")
-    for name, value in found.items():
-        if name not in FIELDS:
-            near = specs.nearest(str(name), FIELDS)
-            raise LockError(f"{place}: no lock says {name}" + (f"; did you mean {near}?" if near else ""))
-        if type(value) is not type(FIELDS[name]):
-            raise LockError(f"{place}: {name} has to be of type {type(FIELDS[name]).__name__}, not {value!r}")
+    for key, value in found.items():
+        if key not in FIELDS:
+            near = specs.nearest(str(key), FIELDS)
+            raise LockError(f"{place}: no lock says {key}" + (f"; did you mean {near}?" if near else ""))
+        if type(value) is not type(FIELDS[key]):
+            raise LockError(f"{place}: {key} has to be of type {type(FIELDS[key]).__name__}, not {value!r}")
     for script in found.get("scripts", []):
         if not isinstance(script, str) or not os.path.isfile(os.path.join(where, script)):
             raise LockError(f"{place}: scripts: the folder has no file {script!r}")
-    return {**FIELDS, **found, "requirements": _text(os.path.join(where, "requirements.txt"))}
+    return {**FIELDS, **found, "folder": where, "requirements": _text(os.path.join(where, "requirements.txt"))}
 
 
 def _text(path: str) -> str:

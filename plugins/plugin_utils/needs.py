@@ -162,7 +162,7 @@ def _lock(name: str, problems: list[dict[str, str]]) -> Mapping[str, Any]:
         problems.append(problem(f"{name!r} is none of {', '.join(shipped)}", where, fix))
     elif name:
         try:
-            return locks.read(locks.folder(name))
+            return locks.read(name)
         except locks.LockError as error:
             problems.append(problem(str(error), where, ""))  # the remedy is part of it
     return locks.FIELDS

@@ -31,7 +31,11 @@ def test_the_role_tells_of_exactly_the_locks_that_there_are():
 def test_a_lock_says_all_there_is_to_say(lock):
     data, items = load(lock)
     assert data.keys() == locks.FIELDS.keys()
-    assert locks.read(str(lock)) == {**data, "requirements": (lock / "requirements.txt").read_text()}
+    assert locks.read(str(lock)) == {
+        **data,
+        "folder": str(lock),
+        "requirements": (lock / "requirements.txt").read_text(),
+    }
     requirements.check_range(data["python"])
     names = {item.name for item in items}
     assert not names & {requirements.normal(name) for name in data["forbidden"]}
@@ -86,7 +90,7 @@ def test_a_lock_of_one_s_own_is_a_path_and_need_not_say_all(own, monkeypatch):
     assert locks.folder(str(own)) == str(own)
     monkeypatch.setenv("HOME", str(own.parent))
     assert locks.folder(f"~/{own.name}") == str(own)
-    text = {"requirements": "engine==1.0\n"}
+    text = {"folder": str(own), "requirements": "engine==1.0\n"}
     assert locks.read(str(own)) == {**locks.FIELDS, "python": ">=3.10", **text}
     (own / "lock.yml").write_text("")
     assert locks.read(f"{own}/") == {**locks.FIELDS, **text}
