@@ -29,6 +29,7 @@ except BaseException as error:
     print("\\ngroundstate", json.dumps({"error": "%s: %s" % (type(error).__name__, error)}))
     sys.exit(0)
 said = {"version": torch.__version__, "cuda": torch.version.cuda, "hip": getattr(torch.version, "hip", None)}
+said["file"] = torch.__file__
 try:
     said["archs"] = torch._C._cuda_getArchFlags()
 except Exception:
@@ -43,6 +44,7 @@ with open("/proc/self/maps") as maps:
 said["mapped"] = sorted(path for path in paths if re.search(r"/lib(nccl|cudart|cublas|cudnn)[.\\w-]*[.]so", path))
 print("\\ngroundstate", json.dumps(said))
 """
+_NO_TORCH = "ModuleNotFoundError: No module named 'torch'"
 # A computation on each GPU.
 _DEVICES = """
 import json, torch
@@ -129,13 +131,17 @@ def _said(python: str, program: str, environment: Mapping[str, str], timeout_s: 
 def judge(facts: Facts, versions: Mapping[str, str], environment: str) -> list[Check]:
     """The checks of torch. ``versions``: distribution -> version; ``environment``: its real folder."""
     about = facts.about
-    if "torch" not in versions:
+    if "torch" not in versions and about.get("error") == _NO_TORCH:
         return [Check("torch", SKIPPED, "it is not installed in this environment")]
     if "error" in about:
         return [Check("torch", FAILED, f"it cannot be imported: {about['error']}")]
     built = f"CUDA {about['cuda']}" if about["cuda"] else f"ROCm {about['hip']}" if about["hip"] else "CPUs"
     found = [Check("torch", OK, f"{about['version']}, built for {built}")]
-    if not same_build(about["version"], versions["torch"]):
+    if "torch" not in versions:
+        # Of the system (include-system-site-packages) or of a folder that a .pth file names: what the server gets.
+        outside = f"not of this environment, which sees it in {os.path.dirname(about['file'])}"
+        found = [Check("torch", OK, f"{about['version']}, built for {built}; {outside}")]
+    elif not same_build(about["version"], versions["torch"]):
         text = f"{about['version']} is imported, {versions['torch']} is installed: another one comes first on its path"
         found[0] = Check("torch", FAILED, text)
     if not about["cuda"]:

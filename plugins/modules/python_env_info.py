@@ -153,7 +153,7 @@ def main() -> None:
         given = {name: str(value) for name, value in params["environment"].items()}
         # No module is taken from the folder that we happen to be in.
         environment = {"PYTHONSAFEPATH": "1", **server_env.base_environment(path, os.environ), **given}
-        facts = torch_check.ask(python, environment, timeout_s) if "torch" in versions else torch_check.Facts()
+        facts = torch_check.ask(python, environment, timeout_s)
         checks = torch_check.judge(facts, versions, os.path.realpath(path))
         engine = get_engine(params["engine"]) if params["engine"] else None
         if engine is not None and facts.about.get("cuda"):

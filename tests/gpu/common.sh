@@ -24,7 +24,8 @@ fi
 : "${GPU_VENV:?the environment that has the engine}" "${GPU_MODEL:?the path of a model}"
 FAST='{"load-format": "dummy", "disable-custom-all-reduce": true, "enable-metrics": true, "cuda-graph-max-bs": 4}'
 NONE='{}'
-export GPU_HOME GPU_VENV GPU_MODEL GPU_SERVER=$NAME GPU_PYTHON=$GPU_VENV/bin/python GPU_TP=${GPU_TP:-2}
+export GPU_HOME GPU_VENV GPU_MODEL GPU_SERVER=$NAME GPU_PYTHON=${GPU_PYTHON:-$GPU_VENV/bin/python} GPU_TP=${GPU_TP:-2}
+export GPU_LOCK=${GPU_LOCK:-} GPU_BUNDLE=${GPU_BUNDLE:-} GPU_PROFILE=${GPU_PROFILE:-stock}
 export GPU_ENGINE=${GPU_ENGINE:-sglang} GPU_SERVED_NAME=${GPU_SERVED_NAME:-} GPU_LIST=${GPU_LIST:-\"all\"}
 export GPU_MEMORY_FRACTION=${GPU_MEMORY_FRACTION:-0.5} GPU_ARGUMENTS=${GPU_ARGUMENTS:-$FAST}
 export GPU_ENVIRONMENT=${GPU_ENVIRONMENT:-$NONE}
@@ -37,7 +38,7 @@ left() { echo $((LIMIT - (SECONDS - BEGIN))); }
 play() { # play PLAYBOOK WORDS...
   local playbook=$1
   shift
-  timeout -k 10 240 ansible-playbook "playbooks/$playbook.yml" -i "$HERE/inventory" "${EXTRA[@]}" "$@" | grep -v '^$'
+  timeout -k 10 300 ansible-playbook "playbooks/$playbook.yml" -i "$HERE/inventory" "${EXTRA[@]}" "$@" | grep -v '^$'
 }
 module() { # module NAME ARGUMENTS: its result as JSON
   timeout -k 10 180 ansible -i "$HERE/inventory" groundstate "${EXTRA[@]}" -m "groundstate.llm.$1" -a "$2" \

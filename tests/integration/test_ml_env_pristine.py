@@ -128,6 +128,27 @@ def test_a_repair_puts_back_exactly_what_differs_and_loses_nothing(module, argum
     assert packages(site) == before
 
 
+@pytest.mark.parametrize("installer", INSTALLERS)
+def test_a_file_that_two_wheels_bring_is_as_installed_and_is_repaired_once(
+    tmp_path, made, module, arguments, installer
+):
+    """Which of them is written last is the installer's choice; a repair of one must not make the other one edited."""
+    wheels = tmp_path / "wheels"
+    lock = "".join(wheel(wheels, name, "1.0", "", {"../shared.py": f"of = '{name}'\n"}) for name in ("left", "right"))
+    spec = build.Spec(
+        path=arguments["path"], requirements=lock, python=sys.executable, sources=Sources(find_links=(str(wheels),))
+    )
+    (site,) = Path(build.ensure(spec).folder).glob("lib/python3*/site-packages")
+    assert module("python_env_files", **arguments, pristine="require")["verdict"] == "pristine"
+    (site / "shared.py").write_text("of = 'nobody'\n")
+    asked = {**arguments, "pristine": "repair", "installer": installer}
+    done = module("python_env_files", **asked)
+    assert not done["failed"], done
+    assert done["changes"] == ["right 1.0 installed again (1 edited)"]
+    assert (site / "shared.py").read_text() in ("of = 'left'\n", "of = 'right'\n")
+    assert module("python_env_files", **asked)["changed"] is False
+
+
 def test_what_is_required_is_named_and_a_warning_warns(module, arguments, site):
     assert module("python_env_files", **arguments, pristine="require")["verdict"] == "pristine"
     edit(site)

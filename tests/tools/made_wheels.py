@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 import zipfile
 from pathlib import Path
 
 
 def wheel(folder: Path, name: str, version: str, code: str = "", data: dict[str, str] | None = None) -> str:
-    """Make a wheel of one package; returns its line of a lock, with its hash."""
+    """Make a wheel of one package; returns its line of a lock, with its hash. ``data``: path in the package -> text."""
     info = f"{name}-{version}.dist-info"
     content = {
         f"{name}/__init__.py": code,
-        **{f"{name}/{path}": text for path, text in (data or {}).items()},
+        **{os.path.normpath(f"{name}/{path}"): text for path, text in (data or {}).items()},
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }

@@ -12,6 +12,7 @@ import csv
 import json
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit, urlunsplit
 
@@ -156,22 +157,31 @@ def encoded(hexadecimal: str) -> str:
     return "sha256=" + base64.b64encode(bytes.fromhex(hexadecimal), b"-_").rstrip(b"=").decode("ascii")
 
 
+def claims(found: Iterable[Distribution]) -> dict[str, dict[str, str]]:
+    """Path below site-packages -> name of each distribution that lists it -> its hash there ("" for none).
+
+    Several may bring a file of one name, with different content: the one installed last wins, and none is edited.
+    """
+    made: dict[str, dict[str, str]] = {}
+    for one in found:
+        for path, value in (one.record or {}).items():
+            made.setdefault(path, {})[one.name] = value.rstrip("=")
+    return made
+
+
 def compare(site: str, found: list[Distribution], hashes: FileHashes) -> Differences:
     """Compare the files of a site-packages folder with the RECORDs of its distributions.
 
     ``hashes`` must have ``site`` as its root. Byte code, scripts and what installers write are left out. Added files
-    are code (.py, .so, .pth) beside or inside packages that some RECORD knows.
+    are code (.py, .so, .pth) beside or inside packages that some RECORD knows. A file that several distributions list
+    is as installed when it is that of any of them.
     """
     result = Differences()
-    owner: dict[str, str] = {}
-    expected: dict[str, str] = {}
-    for one in found:
-        for path, value in (one.record or {}).items():
-            owner[path] = one.name
-            expected[path] = value
+    expected = claims(found)
+    owner = {path: list(values)[-1] for path, values in expected.items()}
     present = _walk(site)
     wanted: list[tuple[str, os.stat_result]] = []
-    for path, value in expected.items():
+    for path, values in expected.items():
         if not _checked(path):
             continue
         result.files += 1
@@ -185,7 +195,7 @@ def compare(site: str, found: list[Distribution], hashes: FileHashes) -> Differe
         except (OSError, ValueError):  # ValueError: a damaged RECORD can hold what is no path at all
             result.unreadable.append(path)
             continue
-        if value.startswith("sha256="):
+        if all(value.startswith("sha256=") for value in values.values()):
             wanted.append((path, stat))
     folders = {path.rpartition("/")[0]: name for path, name in owner.items() if not path.startswith("../")}
     for path, entry in present.items():
@@ -206,7 +216,7 @@ def compare(site: str, found: list[Distribution], hashes: FileHashes) -> Differe
             result.hashes[path] = actual
         elif actual is None:
             result.unreadable.append(path)
-        elif encoded(actual) != expected[path].rstrip("="):
+        elif encoded(actual) not in expected[path].values():
             result.edited[path] = owner[path]
             result.hashes[path] = actual
     return result

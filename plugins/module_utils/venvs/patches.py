@@ -19,7 +19,7 @@ from typing import Any
 
 from .. import file_change, files
 from ..file_change import Change
-from ..fingerprint.distributions import Differences, Distribution, encoded, normalise
+from ..fingerprint.distributions import Differences, Distribution, claims, encoded, normalise
 from . import patch_format
 from .patch_format import FileChange, PatchError
 from .requirements import same_version
@@ -132,7 +132,7 @@ class _Site:
         self.folder = os.path.realpath(site)
         self.distributions = {one.name: one for one in found}
         self.known = known
-        self.owner = {path: one for one in self.distributions.values() for path in one.record or {}}
+        self.claims = claims(self.distributions.values())
 
     def disk(self, path: str) -> tuple[bytes | None, int]:
         """Content and mode. Raises PatchError for a file that is not in the folder itself."""
@@ -147,10 +147,9 @@ class _Site:
 
         ``wanted``: the declared changes of the file; it may have been edited by hand in just that way.
         """
-        owner = self.owner.get(path)
-        if owner is None:
+        recorded = self.claims.get(path)
+        if not recorded:
             return None
-        recorded = (owner.record or {})[path].rstrip("=")
         now = self.disk(path)[0]
         entry = self.known.get("files", {}).get(path, {})
         kept = base64.b64decode(entry["before"]) if entry.get("before") is not None else None
@@ -158,27 +157,28 @@ class _Site:
             undone = now
             for change in reversed(wanted):
                 undone = patch_format.apply(undone, change.reversed())
-            if undone is not None and encoded(hashlib.sha256(undone).hexdigest()) == recorded:
+            if undone is not None and encoded(hashlib.sha256(undone).hexdigest()) in recorded.values():
                 return undone
         for content in (now, kept):
-            if content is not None and encoded(hashlib.sha256(content).hexdigest()) == recorded:
+            if content is not None and encoded(hashlib.sha256(content).hexdigest()) in recorded.values():
                 return content
         state = "is missing" if now is None else "was edited"
+        whose = " and ".join(f"{name} {self.distributions[name].version}" for name in recorded)
         raise Edited(
-            f"{path} of {owner.name} {owner.version} {state} since it was installed, so that there is nothing to apply "
+            f"{path} of {whose} {state} since it was installed, so that there is nothing to apply "
             "patches to: ml_env_pristine: repair puts it back first, and keeps an edit as a patch"
         )
 
     def check(self, change: FileChange, patch: Patch, made: set[str]) -> None:
         """Raises PatchError unless a patch of this distribution may change this file. ``made``: by patches."""
-        path, owner = change.path, self.owner.get(change.path)
+        path, whose = change.path, self.claims.get(change.path, {})
         one = self.distributions[normalise(patch.distribution)]
         first = path.partition("/")[0]
         if path.endswith(".pyc") or "__pycache__" in path.split("/") or first.endswith((".dist-info", ".egg-info")):
             raise PatchError(f"{path} is the installer's, and no code")
-        if owner is not None and owner.name != one.name:
-            raise PatchError(f"{path} belongs to {owner.name}, and the patch is declared for {one.name}")
-        if owner is None and path not in made:
+        if whose and one.name not in whose:
+            raise PatchError(f"{path} belongs to {' and '.join(whose)}, and the patch is declared for {one.name}")
+        if not whose and path not in made:
             if not change.makes:
                 raise PatchError(
                     f"{path} is no file of {one.name} {one.version}: leave it out of the patch, or set how many "

@@ -272,8 +272,7 @@ def _check_result(order: Order, todo: Todo, kept: Kept) -> None:
     if still:
         raise RepairError(
             f"{now.environment}: after {', '.join(sorted(names))} was installed again, {len(still)} files still are "
-            f"not what its wheel says, first {still[0]}: another distribution may have a file of the same name. What "
-            f"was there before is in {kept.folder}"
+            f"not what its wheel says, first {still[0]}. What was there before is in {kept.folder}"
         )
 
 

@@ -37,6 +37,21 @@ def test_an_untouched_environment_differs_in_nothing(site):
     assert result.files == 13
 
 
+def test_a_file_of_two_distributions_is_edited_only_when_it_is_that_of_neither(site):
+    """As flashinfer-python and torch-c-dlpack-ext do, whose wheels both hold a build_backend.py of their own."""
+    site.install("flashinfer-python", "0.6.8", {"build_backend.py": "of = 'flashinfer'\n"})
+    site.install("torch-c-dlpack-ext", "0.1.5", {"build_backend.py": "of = 'torch'\n"})
+    shared = site.path / "build_backend.py"
+    for content in ("of = 'torch'\n", "of = 'flashinfer'\n"):
+        shared.write_text(content)
+        result = compared(site)
+        assert (result.edited, result.missing, result.added) == ({}, {}, {})
+    shared.write_text("of = 'mine'\n")
+    assert compared(site).edited == {"build_backend.py": "torch-c-dlpack-ext"}
+    shared.unlink()
+    assert compared(site).missing == {"build_backend.py": "torch-c-dlpack-ext"}
+
+
 def test_names_edited_missing_and_added_files_with_their_distribution(site):
     (site.path / "sglang/srt/managers/scheduler.py").write_text("y = 3\n")
     (site.path / "nvidia/nccl/lib/libnccl.so.2").write_text("other")

@@ -215,6 +215,22 @@ def test_files_that_are_not_its_own_are_refused(env, path, content, why):
         env.plan(env.patch("one", (path, content, "y\n")))
 
 
+def test_a_file_of_two_distributions_is_patched_for_either(env, tmp_path):
+    for name in ("engine_left", "engine_right"):
+        wheel(tmp_path, name, "1.0", "", {"../shared.py": f"of = '{name}'\n"})
+        with zipfile.ZipFile(tmp_path / f"{name}-1.0-py3-none-any.whl") as archive:
+            archive.extractall(env.site)
+    (env.site / "shared.py").write_text("of = 'engine_left'\n")  # the one that was written last
+    change = ("shared.py", "of = 'engine_left'\n", "of = 'mine'\n")
+    for name in ("engine-right", "engine-left"):
+        env.ensure(env.patch("one", change, distribution=name))
+        assert (env.site / "shared.py").read_text() == "of = 'mine'\n"
+        env.ensure()
+        assert (env.site / "shared.py").read_text() == "of = 'engine_left'\n"
+    with pytest.raises(PatchError, match="belongs to engine-left and engine-right"):
+        env.plan(env.patch("one", change))
+
+
 def test_links_out_of_the_packages_are_never_written_through(env, first, tmp_path):
     cache = tmp_path / "cache.py"
     cache.write_text(CORE)

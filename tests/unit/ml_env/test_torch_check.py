@@ -53,6 +53,22 @@ def judged(facts: Facts, versions: dict[str, str]) -> dict[str, tuple[str, str]]
     return {one.name: (one.verdict, one.detail) for one in torch_check.judge(facts, versions, ENV)}
 
 
+def test_a_torch_that_the_environment_sees_elsewhere_is_checked_as_well(facts):
+    """A container's own torch, seen through include-system-site-packages or a .pth file."""
+    facts.about["file"] = "/opt/torch/lib/python3.12/site-packages/torch/__init__.py"
+    facts.about["mapped"] = ["/opt/torch/lib/python3.12/site-packages/nvidia/nccl/lib/libnccl.so.2"]
+    found = judged(facts, {"sglang": "0.5.11"})
+    assert found["torch"] == (
+        "ok",
+        "2.14.1+cu130, built for CUDA 13.0; not of this environment, which sees it in "
+        "/opt/torch/lib/python3.12/site-packages/torch",
+    )
+    assert {verdict for verdict, _text in found.values()} == {"ok"}
+    assert "/opt/torch" in found["NCCL"][1]
+    (facts.devices or [])[1]["sum"] = 0.0
+    assert judged(facts, {"sglang": "0.5.11"})["GPUs"][0] == "failed"
+
+
 def test_an_environment_in_which_all_agrees(facts, versions):
     found = judged(facts, versions)
     assert {name: verdict for name, (verdict, _text) in found.items()} == dict.fromkeys(
@@ -109,7 +125,8 @@ def test_what_does_not_agree_is_named(facts, versions, changes, about, more, nam
 def test_no_gpu_and_no_torch(facts, versions):
     alone = replace(facts, devices=[], gpus=0, gpus_why="this host has no NVIDIA GPU", driver_cuda="")
     assert judged(alone, versions)["CUDA"] == ("failed", "this host has no NVIDIA GPU")
-    assert judged(Facts(), {}) == {"torch": ("skipped", "it is not installed in this environment")}
+    none = Facts({"error": "ModuleNotFoundError: No module named 'torch'"})
+    assert judged(none, {}) == {"torch": ("skipped", "it is not installed in this environment")}
 
 
 # --- the questions, asked of a real interpreter ------------------------------------------------------
