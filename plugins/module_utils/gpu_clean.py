@@ -80,8 +80,13 @@ class _Wait:
     over: dict[str, int] = field(default_factory=dict)  # uuid -> limit that it stayed above
     unknown: list[str] = field(default_factory=list)
     quiet: set[str] = field(default_factory=set)  # GPUs that only protected processes hold: their level is the idle one
+    told: dict[str, int] = field(default_factory=dict)  # bytes of protected processes, which are no part of that level
     waited_s: float = 0.0
     failed: str = ""
+
+
+def _less(used: int | None, told: int) -> int | None:
+    return None if used is None else max(0, used - told)
 
 
 class Reset:
@@ -286,11 +291,13 @@ class Reset:
             stays = [item for item in plan.left if gpu.index in item.gpus]
             if any(item.kind in ("kept", "scope") for item in stays):
                 continue  # a kept server or another container uses it, and that is what was asked for
-            limit = idle.get(gpu.uuid, self._assumed_idle(gpu, stays)) + self.options.tolerance
+            wait.told[gpu.uuid] = told = self._protected_memory(gpu, stays)
+            limit = idle.get(gpu.uuid, self._assumed_idle(gpu, stays, told)) + told + self.options.tolerance
             if all(item.kind == "protected" for item in stays):
                 wait.quiet.add(gpu.uuid)
             survives = any(gpu.index in item.gpus for item in plan.end)
-            waits = gpu.uuid in wait.quiet or self._freed(gpu.index)
+            # What the driver does not tell of a protected process is not given back while one waits.
+            waits = (gpu.uuid in wait.quiet and (not stays or told)) or self._freed(gpu.index)
             (limits if waits and not survives else fixed)[gpu.uuid] = limit
         try:
             parts = [self._wait(limits, self.options.drain_timeout_s), self._wait(fixed, 0.0)]
@@ -322,7 +329,10 @@ class Reset:
                     f"GPU {gpu.index} is used from outside of container {self.options.container}, too: "
                     "that its memory drained cannot be proved"
                 )
-        drain.record_idle(self.options.home, {uuid: wait.levels[uuid] for uuid in wait.quiet - wait.over.keys()})
+        drain.record_idle(
+            self.options.home,
+            {uuid: _less(wait.levels[uuid], wait.told.get(uuid, 0)) for uuid in wait.quiet - wait.over.keys()},
+        )
         return wait.levels
 
     def _newcomers(self) -> bool:
@@ -355,17 +365,23 @@ class Reset:
             self.work.warnings.append(f"recorded idle levels are ignored: {error}")
             return {}
 
-    def _assumed_idle(self, gpu: Gpu, stays: list[Item]) -> int:
-        """The idle level of a GPU that has none recorded.
+    def _protected_memory(self, gpu: Gpu, stays: list[Item]) -> int:
+        """Bytes that protected processes have on a GPU, as far as the driver tells."""
+        known = {item.process.pid for item in stays if item.kind == "protected"}
+        return sum(one.memory or 0 for one in gpu.processes if one.pid in known)
 
-        0, unless there is a reason for more: a protected process has memory, or the driver is of those that count
-        their own memory as used (they do not tell ``reserved``), and nothing else was or is running on it.
+    def _assumed_idle(self, gpu: Gpu, stays: list[Item], told: int) -> int:
+        """The idle level of a GPU that has none recorded, without ``told``, what protected processes are known to have.
+
+        0, unless there is a reason for more: a protected process has memory of which the driver does not tell, or the
+        driver is of those that count their own memory as used (they do not tell ``reserved``), and nothing else was or
+        is running on it.
         """
         known = {item.process.pid for item in stays if item.kind == "protected"}
         quiet = not self._freed(gpu.index) and len(known) == len(stays) and {one.pid for one in gpu.processes} <= known
-        reason = gpu.memory_reserved is None or known
+        reason = gpu.memory_reserved is None or (known and not told)
         if quiet and reason and gpu.memory_used is not None and gpu.memory_used <= drain.IDLE_MAX:
-            return gpu.memory_used
+            return max(0, gpu.memory_used - told)
         return 0
 
     def _memory(self) -> dict[str, int | None]:
@@ -386,7 +402,9 @@ class Reset:
             if gpu.index in item.gpus
         ]
         if stays:
-            return f"{head}; held by {'; '.join(stays)}. End it yourself, or name a policy that does"
+            guarded = all(item.kind == "protected" for item in plan.left if gpu.index in item.gpus) and not plan.end
+            way = "take it out of gpu_state_protected" if guarded else "name a policy that does"
+            return f"{head}; held by {'; '.join(stays)}. End it yourself, or {way}"
         owner = gpu_view.owners(gpu, dict(seen.view.holds), bool(seen.scan.unreadable))
         why = owner["owner_why"] or "another container or PID namespace, MPS, a CUDA IPC importer, or driver teardown"
         return (

@@ -3,8 +3,8 @@
 """The arms of a comparison: how they are declared, which variables each comes to, and what must not be shown of them.
 
 An arm is ``{name, vars, clocks}``. ``vars`` are variables of roles that take the place of the inventory's; the
-dictionaries of :data:`MERGED` are merged into the inventory's instead, at every depth. ``clocks`` is short for the
-variable ``gpu_clocks``.
+dictionaries of :data:`MERGED` are merged into the inventory's instead, at every depth, also where the inventory has a
+template of a dictionary. ``clocks`` is short for the variable ``gpu_clocks``.
 """
 
 from __future__ import annotations
@@ -103,7 +103,13 @@ def variables(
     Templates of the inventory see the arm's values, so that a path that is made of ``ml_env_lock`` follows it. Raises
     ValueError for a variable that neither the arm nor the inventory gives a value.
     """
-    mine = {name: _over(inventory.get(name), value, name) for name, value in arm["vars"].items()}
+    outer = {**inventory, **{name: value for name, value in arm["vars"].items() if name not in MERGED}}
+    mine = {
+        name: merge(inventory.get(name), value, lambda raw, name=name: template(name, raw, outer))
+        if name in MERGED
+        else value
+        for name, value in arm["vars"].items()
+    }
     context = {**inventory, **mine}
     found = {}
     for name in wanted:
@@ -116,17 +122,17 @@ def variables(
     return found
 
 
-def _over(base: Any, value: Any, name: str) -> Any:
-    return merge(base, value) if name in MERGED and isinstance(base, Mapping) else value
+def merge(base: Any, over: Any, resolve: Callable[[str], Any] = lambda raw: raw) -> Any:
+    """``over`` merged into ``base`` at every depth; what is no dictionary is replaced.
 
-
-def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """``over`` merged into ``base`` at every depth; what is no dictionary is replaced."""
-    made = dict(base)
-    for key, value in over.items():
-        old = made.get(key)
-        made[key] = merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
-    return made
+    ``resolve`` makes a dictionary of a text that is a template of one.
+    """
+    if not isinstance(over, Mapping):
+        return over
+    there = resolve(base) if isinstance(base, str) else base
+    if not isinstance(there, Mapping):
+        return over
+    return {**there, **{key: merge(there.get(key), value, resolve) for key, value in over.items()}}
 
 
 def masked(values: Mapping[str, Any], options: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -4,7 +4,7 @@
 # shellcheck source=tests/gpu/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh" compare
 
-TOKENS=512 CAP=15 BLOCKS=${BLOCKS:-3}
+TOKENS=512 CAP=${CAP:-15} BLOCKS=${BLOCKS:-3}
 if [ -n "${DRY:-}" ]; then
   TOKENS=64 CAP=2 BLOCKS=2
   export GPU_ENGINE=generic GPU_TP=1 GPU_LIST='[]' GPU_MEMORY_FRACTION=0 GPU_MODEL=mock GPU_SERVED_NAME=mock

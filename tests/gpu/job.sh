@@ -5,7 +5,7 @@
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh" job
 
 TOKENS=512 CAP=15 FIRST=0 LAST=$((GPU_TP - 1)) PORT=19990
-OOM='{"llm_server_memory_fraction": 0.999}'
+OOM='{"gpu_memory_fraction": 0.999}'
 BACKEND='{"gpu_extra_args": {"attention-backend": "fa3"}}' # the kit leaves its binary out
 if [ -n "${DRY:-}" ]; then
   TOKENS=32 CAP=2 FIRST=none LAST=none

@@ -4,7 +4,7 @@
 # shellcheck source=tests/gpu/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh" speculation
 
-TOKENS=512 CAP=15 BLOCKS=${BLOCKS:-3}
+TOKENS=512 CAP=${CAP:-15} BLOCKS=${BLOCKS:-3}
 if [ -n "${DRY:-}" ]; then
   TOKENS=101 CAP=2 BLOCKS=2
   export GPU_TP=1 GPU_LIST='[]' GPU_MEMORY_FRACTION=0

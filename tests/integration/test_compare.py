@@ -21,8 +21,9 @@ SERVER = {
     "model": "mock",
     "gpus": [],
     "command": [sys.executable, MOCK, "--port", "{port}"],
-    "extra_args": {"ttft": 0.01, "step": 0.01},
+    "extra_args": "{{ mock_arguments }}",  # a template of a dictionary, into which an arm's is merged
 }
+ARGUMENTS = {"ttft": 0.01, "step": 0.01}
 WORKLOAD = {
     "prompt_tokens": 16,
     "output_tokens": 16,
@@ -42,7 +43,7 @@ def step_of_the_server(bed: CompareBed) -> str:
 
 @pytest.fixture
 def bed(tmp_path):
-    made = CompareBed(tmp_path, llm_server=SERVER, baseline_workload=WORKLOAD)
+    made = CompareBed(tmp_path, llm_server=SERVER, mock_arguments=ARGUMENTS, baseline_workload=WORKLOAD)
     yield made
     made.end()
 

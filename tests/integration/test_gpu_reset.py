@@ -234,6 +234,36 @@ def test_the_idle_level_of_the_host_is_recorded_at_the_first_clean_state(host: H
     assert "GPU 0" not in done["msg"]
 
 
+def keeper(host: Host) -> int:
+    return host.start("sh", "-c", f"exec 3</dev/nvidia0; exec {host.bin}/nvidia-persistenced 1000000")
+
+
+def test_what_the_driver_tells_of_a_protected_process_is_no_memory_to_wait_for(host: Host):
+    """A keeper of 1,131 MiB beside stale jobs: seen on an H200, where each reset waited two minutes, and failed."""
+    (stale,) = host.job("--open", "/dev/nvidia0")
+    protected = keeper(host)
+    host.tell_driver(memory={str(protected): 1131}, late=2)
+    done = host.module()
+    assert done["failed"] is False, done["msg"]
+    assert kinds(done) == {stale: "python"}
+    recorded = files.read_json(str(host.home / "cache" / "gpu_idle.json"))
+    assert recorded["gpus"] == {"GPU-stand-in-0": 0, "GPU-stand-in-1": 0}, "its memory is no part of the idle level"
+    assert (host.module()["changed"], host.alive(protected)) == (False, [protected])
+    # What nobody visible has beside it is still waited for, and told.
+    host.tell_driver(memory={str(protected): 1131}, hidden={"0": 100})
+    again = host.module(drain_timeout_s=0.3)
+    assert "GPU 0: 1231 MiB still used, at most 1195 MiB expected when idle" in again["msg"]
+
+
+def test_memory_of_a_protected_process_that_the_driver_does_not_tell_is_not_waited_for(host: Host):
+    protected = keeper(host)
+    host.tell_driver(memory={str(protected): 1131}, untold=[protected])
+    done = host.module(drain_timeout_s=3600)  # it would not come back in the time that a test has
+    assert f"held by process {protected} " in done["msg"]
+    host.tell_driver(memory={str(protected): 500}, untold=[protected])
+    assert host.module()["failed"] is False
+
+
 def test_an_impossible_port_is_refused_before_anything(host: Host):
     (job,) = host.job("--open", "/dev/nvidia0")
     done = host.module(ports=[8000, 80000])

@@ -81,6 +81,9 @@ def test_speculation(dry_run):
     (one,) = found["speculation"]["configurations"]
     assert (one["drafts"], round(one["accept_length"]["value"], 2)) == (2, 2.0)
     assert not [row for row in found["differences"] if not row["declared"]]
+    # What the inventory declares for every server is in both arms: extra_args is a template there.
+    resolved = [one["resolved"]["arguments"] for one in found["arms"]]
+    assert [one["--max-running-requests"] for one in resolved] == ["48", "48"]
     assert (out / "records.tgz").stat().st_size > 0
     assert "base and EAGLE-3, 2 blocks" in (out / "summary.txt").read_text()
 

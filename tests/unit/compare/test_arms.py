@@ -60,7 +60,7 @@ def final(arm, wanted, inventory):
     def template(_name, raw, context):
         if isinstance(raw, dict):
             return {key: template(key, value, context) for key, value in raw.items()}
-        return context[raw[1:]] if isinstance(raw, str) and raw.startswith("$") else raw
+        return template(_name, context[raw[1:]], context) if isinstance(raw, str) and raw.startswith("$") else raw
 
     return arms.variables(arm, wanted, inventory, template)
 
@@ -76,6 +76,40 @@ def test_dictionaries_are_merged_and_the_inventory_sees_the_arm():
     assert found["llm_server"] == {"model": "/new", "extra_args": {"x": 1, "y": 3}, "gpus": [0]}
     assert found["nccl_profile_name"] == "stock"
     assert inventory["llm_server"]["extra_args"] == {"x": 1, "y": 2}, "the inventory's own is as it was"
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        {"model": "m", "extra_args": "$shared_args"},  # as pcie8_speculation in inventories/pcie8
+        "$whole",
+        {"model": "m", "extra_args": {"x": 1, "y": "$y"}},
+    ],
+)
+@pytest.mark.parametrize(("over", "merged"), [({}, {"x": 1, "y": 2}), ({"y": 3}, {"x": 1, "y": 3})])
+def test_what_the_inventory_has_as_a_template_of_a_dictionary_is_merged_as_well(server, over, merged):
+    inventory = {
+        "llm_server": server,
+        "whole": {"model": "m", "extra_args": "$shared_args"},
+        "shared_args": {"x": 1, "y": 2},
+        "y": 2,
+    }
+    found = final({"name": "b", "vars": {"llm_server": {"extra_args": over}}}, ["llm_server"], inventory)
+    assert found["llm_server"] == {"model": "m", "extra_args": merged}
+
+
+def test_a_template_sees_the_other_variables_of_the_arm():
+    inventory = {"llm_server": {"env": "$of_the_profile"}, "of_the_profile": {"A": 1}}
+    arm = {"name": "b", "vars": {"llm_server": {"env": {"B": 2}}, "of_the_profile": {"A": 5}}}
+    assert final(arm, ["llm_server"], inventory)["llm_server"] == {"env": {"A": 5, "B": 2}}
+
+
+def test_what_is_no_dictionary_is_replaced():
+    arm = {"name": "b", "vars": {"llm_server": {"gpus": [0], "env": {"A": 1}}}}
+    assert final(arm, ["llm_server"], {"llm_server": {"gpus": "all", "env": "none"}})["llm_server"] == {
+        "gpus": [0],
+        "env": {"A": 1},
+    }
 
 
 def test_an_arm_without_a_value_that_another_sets_is_told():
