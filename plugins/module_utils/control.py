@@ -30,7 +30,6 @@ from . import (
     plan,
     ports,
     procfs,
-    readiness,
     ready_file,
     servers,
     traces,
@@ -72,7 +71,7 @@ def locked(home: str, timeout_s: float = 300.0) -> Iterator[None]:
 
 def end_words(home: str, record: ServerRecord) -> str:
     """How a recorded process ended, in words."""
-    words = readiness.exit_words(launcher.read_exit(servers.folder(home, record.name)))
+    words = deaths.end_words(home, record)
     if record.state == "failed":
         return f"it died at its launch: {words}"
     if record.boot_id != procfs.boot_id():

@@ -80,8 +80,7 @@ def tell(home: str, record: ServerRecord, memory: oom.Group | None = None, worke
     known, lines = look(record)
     told = _signal_of(known["line"]) if known and known["evidence"] == "signal" else 0
     number = told or readiness.exit_signal(text)
-    killed = readiness.exit_signal(text) == int(signal.SIGKILL)
-    itself = killed and not worker and get_engine(record.engine).ended_itself(lines)
+    itself = not worker and _ended_itself(record, text, lines)
     evidence = []
     if number == int(signal.SIGBUS):
         evidence.append(shared_memory())
@@ -102,12 +101,28 @@ def tell(home: str, record: ServerRecord, memory: oom.Group | None = None, worke
             "line": evidence[0],
         }
     diagnosis = {key: value for key, value in known.items() if key != "evidence"} if known else {}
-    words = readiness.exit_words(text) if text or not worker else "its exit status is not known (it was waited for)"
-    if itself:
-        words = f"{words.partition(':')[0]} by its own launcher, because one of its processes had failed"
+    words = "its exit status is not known (it was waited for)" if worker and not text else _words(text, itself)
     return Story(
         words, diagnosis, evidence, log_lines.relevant(lines, LOG_LINES), [] if worker else _left(home, record)
     )
+
+
+def end_words(home: str, record: ServerRecord) -> str:
+    """How a server has ended, in words: its status, and whether its own launcher has sent the signal."""
+    text = launcher.read_exit(servers.folder(home, record.name))
+    return _words(text, _ended_itself(record, text, files.tail(record.log, SEARCHED_LINES, SEARCHED_BYTES)))
+
+
+def _ended_itself(record: ServerRecord, text: str, lines: list[str]) -> bool:
+    killed = readiness.exit_signal(text) == int(signal.SIGKILL)
+    return killed and get_engine(record.engine).ended_itself(lines)
+
+
+def _words(text: str, itself: bool) -> str:
+    words = readiness.exit_words(text)
+    if itself:
+        return f"{words.partition(':')[0]} by its own launcher, because one of its processes had failed"
+    return words
 
 
 def zombie_status(item: Process, proc: str = procfs.PROC) -> str:

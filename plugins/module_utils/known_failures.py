@@ -320,6 +320,12 @@ TABLE = (
         "install it into the environment (ml_env), or declare the right ml_env_path",
     ),
     Diagnosis(
+        "attention backend missing",
+        r"ImportError: ((?:Can not import FA3 in sgl_kernel|cannot import name 'flash_ops' from 'sgl_kernel')[^\n]*)",
+        "the attention backend asked for is not in this build of sgl-kernel: {0}",
+        "name another one (llm_server.extra_args.attention-backend: triton, flashinfer), or use a build that has it",
+    ),
+    Diagnosis(
         "environment drifted",
         r"(?m)(ImportError: (?:cannot import name [^\n]+|[^\n]*undefined symbol: [^\n]+|[^\n]*cannot open shared "
         r"object file[^\n]*)|^[^\n]*AttributeError: (?:module )?'[^']+'(?: object)? has no attribute [^\n]+"

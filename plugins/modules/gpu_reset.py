@@ -157,6 +157,11 @@ ended:
   returned: always
   type: list
   elements: dict
+ended_lines:
+  description: They in words, those that differ in numbers alone in one line.
+  returned: success
+  type: list
+  elements: str
 left:
   description: Processes that hold a GPU in scope and were left alone, with C(kind) and C(why).
   returned: success
@@ -190,7 +195,7 @@ import re
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils import holders, nvidia, ports, reset_plan
+from ..module_utils import ended_lines, holders, nvidia, ports, reset_plan
 from ..module_utils.gpu_clean import Options, Reset, ResetError
 
 
@@ -282,9 +287,10 @@ def main() -> None:
         module.fail_json(msg=f"the reset of the GPUs stopped half-way: {error}; run it again")
     for text in result.pop("warnings"):
         module.warn(text)
-    ended = [f"process {one['pid']}: {one['cmdline']} ({one['why']})" for one in result["ended"]]
+    result["ended_lines"] = ended_lines.lines(result["ended"])
+    stale = ended_lines.planned(result["ended"])
     result["diff"] = {
-        "before": lines(result["before"], result["removed"]) + "".join(f"stale {line}\n" for line in ended),
+        "before": lines(result["before"], result["removed"]) + "".join(f"stale {line}\n" for line in stale),
         "after": lines(result["after"], []) + "".join(f"{line}\n" for line in result["clocks"]),
     }
     module.exit_json(**result)

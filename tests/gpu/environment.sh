@@ -5,6 +5,7 @@
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh" environment
 : "${GPU_LOCK:?the folder of the lock}" "${GPU_BUNDLE:?its bundle}"
 
+[ -z "${DRY:-}" ] || GPU_VENV=$GPU_HOME/envs/dry # the one of common.sh is no environment of ours
 EDITED=${GPU_EDITED:-sglang/srt/server_args.py} # in site-packages
 made() { # made TITLE WORDS...: the role alone
   say "$1"
@@ -25,4 +26,4 @@ echo "# an edit that nobody remembers" >> "$site/$EDITED"
 made "a file of the engine was edited: repair" -e ml_env_pristine=repair
 cmp "$site/$EDITED" "$OUT/before" && echo "$EDITED is as it was installed"
 rm -f "$OUT/before"
-find "$GPU_HOME" -name '*.patch' -o -name '*.diff' | while read -r patch; do tail -n +1 "$patch"; done
+cat "$GPU_HOME"/patches-kept/*/*.patch

@@ -11,6 +11,9 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from ansible_collections.groundstate.llm.plugins.module_utils.venvs import wheelhouse
+from ansible_collections.groundstate.llm.plugins.module_utils.venvs.installers import Sources
+from made_wheels import wheel
 
 ROOT = Path(__file__).resolve().parents[2]
 # Whole plays, some twenty in all: a minute or more for each script.
@@ -21,7 +24,7 @@ pytestmark = pytest.mark.slow
 def dry_run(tmp_path):
     """Run a script; returns where its results are."""
 
-    def run(name: str) -> Path:
+    def run(name: str, **more: str) -> Path:
         folder = Path(sys.executable).parent
         environment = {
             **os.environ,
@@ -32,6 +35,7 @@ def dry_run(tmp_path):
             # Leaves out what says nothing without a GPU; a comparison goes on until it has to end.
             "LIMIT": "1000" if name in ("speculation", "compare", "job") else "100",
             "BLOCKS": "1",
+            **more,
         }
         done = subprocess.run(
             [ROOT / "tests" / "gpu" / f"{name}.sh"], env=environment, capture_output=True, text=True, timeout=1100
@@ -45,6 +49,24 @@ def dry_run(tmp_path):
 
 def rows(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_environment(dry_run, tmp_path, monkeypatch):
+    """A bundle of one wheel in place of the engine's."""
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    lock = tmp_path / "locks" / "small"
+    lock.mkdir(parents=True)
+    text = wheel(tmp_path / "index", "engine", "1.0", "NAME = 'engine'\n")
+    (lock / "requirements.txt").write_text(text)
+    (lock / "lock.yml").write_text(f"{{python: '=={sys.version_info[0]}.{sys.version_info[1]}.*', imports: [engine]}}")
+    sources = Sources(find_links=(str(tmp_path / "index"),), no_index=True)
+    made = wheelhouse.ensure(wheelhouse.Order(str(tmp_path / "bundles"), "small", text, sources=sources))
+    words = {"GPU_LOCK": str(lock), "GPU_BUNDLE": made.path, "GPU_EDITED": "engine/__init__.py"}
+    summary = (dry_run("environment", **words) / "summary.txt").read_text()
+    assert [int(one) for one in re.findall(r"changed=(\d+)", summary)] == [3, 0, 1]
+    assert "files: ok: all 3 as installed" in summary
+    assert "engine/__init__.py is as it was installed" in summary
+    assert "+# an edit that nobody remembers" in summary
 
 
 def test_nccl(dry_run):

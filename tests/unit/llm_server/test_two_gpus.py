@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.groundstate.llm.plugins.module_utils import (
+    control,
     death,
     kernel_log,
     phase_times,
@@ -151,6 +152,13 @@ def test_a_killed_scheduler_is_not_taken_for_a_killed_launcher(dead):
         "[2026-11-29 20:36:17] SIGQUIT received. signum=None, frame=None. It usually means one child failed.",
         "Killed",
     ]
+
+
+def test_the_next_run_says_the_same_of_the_end_as_the_one_that_saw_it(dead):
+    """It said "by somebody, or by the kernel" as the reason of a new start, of a server that had ended itself."""
+    home, record = dead(KILLED, "137 1\n")
+    assert control.end_words(home, record) == f"process 11121 has died: {death.tell(home, record).words}"
+    assert "by its own launcher" in control.end_words(home, record)
 
 
 def test_a_scheduler_that_the_kernel_killed_is_still_told_from_its_log(dead):
