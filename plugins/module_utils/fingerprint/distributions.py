@@ -169,11 +169,12 @@ def claims(found: Iterable[Distribution]) -> dict[str, dict[str, str]]:
     return made
 
 
-def compare(site: str, found: list[Distribution], hashes: FileHashes) -> Differences:
+def compare(site: str, found: list[Distribution], hashes: FileHashes, *, added: bool = True) -> Differences:
     """Compare the files of a site-packages folder with the RECORDs of its distributions.
 
     ``hashes`` must have ``site`` as its root. Byte code, scripts and what installers write are left out. Added files
-    are code (.py, .so, .pth) beside or inside packages that some RECORD knows. A file that several distributions list
+    are code (.py, .so, .pth) beside or inside packages that some RECORD knows; ``added`` says whether they are looked
+    for. A file that several distributions list
     is as installed when it is that of any of them.
     """
     result = Differences()
@@ -198,7 +199,7 @@ def compare(site: str, found: list[Distribution], hashes: FileHashes) -> Differe
         if all(value.startswith("sha256=") for value in values.values()):
             wanted.append((path, stat))
     folders = {path.rpartition("/")[0]: name for path, name in owner.items() if not path.startswith("../")}
-    for path, entry in present.items():
+    for path, entry in (present if added else {}).items():
         if path in owner or path in _TOOL_FILES or not path.endswith(_CODE):
             continue
         folder = os.path.dirname(path)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from .. import files
 from ..file_hashes import FileHashes, sha256_file
 from ..venvs import patches
-from . import checkout, distributions
+from . import checkout, distributions, seen_folders
 from .reading import Unknown
 
 SHOWN = 200  # files listed by name; the hash is of all of them
@@ -117,6 +117,8 @@ def read(env_path: str, cache: str | None, unknown: Unknown, verify_files: bool 
     ``edited``, ``missing`` and ``added`` are the first ``SHOWN`` paths below site-packages, ``counts`` says how many
     there are, ``owners`` whose they are, and ``difference_hash`` covers all of them with their content. Files that are
     as declared patches make them are in none of these: ``patched`` (only where there are any) names the patches.
+    Distributions that the environment sees outside of itself are among the others, ``seen`` (only where there are any)
+    lists their folders, and of their files those are named that were edited or are missing, with the whole path.
     """
     section: dict[str, Any] = {
         "python": None,
@@ -139,12 +141,13 @@ def read(env_path: str, cache: str | None, unknown: Unknown, verify_files: bool 
     if not env_path:
         unknown["python_env"] = "no environment was named (env_path is empty)"
         return section
-    sites = site_folders(env_path)
+    root, sites = env_path, site_folders(env_path)
     try:
         python = interpreter(env_path)
         section["python"], section["implementation"] = python.version, python.implementation
         section["customised"] = _customised(python.library, unknown)
-        sites = sites or site_folders(python.home)
+        if not sites:
+            root, sites = python.home, site_folders(python.home)
     except OSError as error:
         unknown["python_env.python"] = str(error)
     if not sites:
@@ -152,6 +155,7 @@ def read(env_path: str, cache: str | None, unknown: Unknown, verify_files: bool 
         return section
     total = distributions.Differences()
     everything: list[distributions.Distribution] = []
+    outside: list[distributions.Distribution] = []
     for site in sites:
         found = distributions.installed(site)
         everything.extend(found)
@@ -159,17 +163,28 @@ def read(env_path: str, cache: str | None, unknown: Unknown, verify_files: bool 
             hashes = FileHashes(site, cache)
             _merge(total, distributions.compare(site, found, hashes))
             hashes.save()
+    for folder in seen_folders.find(root, sites, section["python"] or ""):
+        known = {one.name for one in everything + outside}
+        found = [one for one in distributions.installed(folder) if one.name not in known]
+        if not found:
+            continue
+        section.setdefault("seen", []).append(folder)
+        outside.extend(found)
+        if verify_files:
+            hashes = FileHashes(folder, cache)
+            _merge(total, _whole(folder, distributions.compare(folder, found, hashes, added=False)))
+            hashes.save()
     patched = _patched(os.path.realpath(env_path), total, unknown)
     if patched:
         section["patched"] = patched
     versions: dict[str, str] = {}
-    for one in everything:
+    for one in everything + outside:
         # Two dist-info folders of one name are a damaged environment: show both.
         versions[one.name] = f"{versions[one.name]}, {one.version}" if one.name in versions else one.version
     section["distributions"] = versions
     section["count"] = len(versions)
     section["set_hash"] = files.digest(versions)
-    section["sources"] = _sources(everything)
+    section["sources"] = _sources(everything + outside)
     section["unverified"] = sorted({one.name for one in everything if one.record is None})
     section["editable"] = [
         checkout.read(one.name, one.direct_url["url"], cache, unknown)
@@ -185,6 +200,15 @@ def read(env_path: str, cache: str | None, unknown: Unknown, verify_files: bool 
         return section
     _put(section, total, unknown)
     return section
+
+
+def _whole(folder: str, found: distributions.Differences) -> distributions.Differences:
+    """The same with whole paths: two folders may have files of one name."""
+    for name in ("edited", "missing", "hashes"):
+        pairs = getattr(found, name)
+        setattr(found, name, {os.path.join(folder, path): value for path, value in pairs.items()})
+    found.unreadable = [os.path.join(folder, path) for path in found.unreadable]
+    return found
 
 
 def _merge(total: distributions.Differences, one: distributions.Differences) -> None:

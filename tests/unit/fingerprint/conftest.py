@@ -15,9 +15,9 @@ import pytest
 class Site:
     """A made environment: ``<root>/lib/python3.11/site-packages``."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, below: str = "lib/python3.11/site-packages") -> None:
         self.root = root
-        self.path = root / "lib" / "python3.11" / "site-packages"
+        self.path = root / below
         self.path.mkdir(parents=True)
 
     def install(
