@@ -108,9 +108,13 @@ def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     return found[0] if found else ""
 
 
-def _unknown(label: str, name: str, known: Iterable[str], what: str) -> dict[str, str]:
-    names = sorted(known)
-    near = nearest(name, names)
+def _unknown(
+    label: str, name: str, known: Iterable[str], what: str, nested: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """``nested``: name as somebody may write it -> as it is."""
+    names, nested = sorted(known), nested or {}
+    near = nearest(name, [*names, *nested])
+    near = nested.get(near, near)
     fix = f"Did you mean {near}?" if near else f"Use one of {', '.join(names)}" if len(names) <= 30 else "Remove it"
     return problem(f"no such {what}", label, fix)
 
@@ -121,8 +125,14 @@ def unknown_names(variables: Mapping[str, Any], roles: Iterable[Role], allowed: 
     options = {name for role in roles for name in role.options}
     known = options | {name for role in roles for name in (*role.defaults, *role.internal)} | set(allowed)
     prefixes = (*_PREFIXES, *(f"{role.name}_" for role in roles))
+    nested = {
+        f"{name}_{key}": f"{name}.{key}"
+        for role in roles
+        for name, option in role.options.items()
+        for key in option.get("options") or {}
+    }
     return [
-        _unknown(place(name, name, variables[name]), name, options, "variable in any role of groundstate.llm")
+        _unknown(place(name, name, variables[name]), name, options, "variable in any role of groundstate.llm", nested)
         for name in sorted(variables)
         # Results that roles register end in _result.
         if name.startswith(prefixes) and name not in known and not name.endswith("_result")

@@ -100,6 +100,7 @@ def test_what_could_not_be_templated_is_not_missed_as_required():
 def test_unknown_names_with_our_prefixes_are_refused_and_others_left_alone():
     variables = {
         "llm_server_lancher": "auto",
+        "llm_server_memory_fraction": 0.9,
         "ml_env_lock": "llama_cpp",
         "ml_env_result": {},
         "__ml_env_x": 1,
@@ -115,6 +116,9 @@ def test_unknown_names_with_our_prefixes_are_refused_and_others_left_alone():
     assert found == [
         "groundstate_hom: no such variable in any role of groundstate.llm. Did you mean groundstate_home?",
         "llm_server_lancher: no such variable in any role of groundstate.llm. Did you mean llm_server_launcher?",
+        # A key of the dictionary llm_server, written like a variable of the role.
+        "llm_server_memory_fraction: no such variable in any role of groundstate.llm. Did you mean "
+        "llm_server.memory_fraction?",
         "preflight_min_free: no such variable in any role of groundstate.llm. Did you mean preflight_min_free_gib?",
     ]
 
