@@ -31,14 +31,16 @@ export GPU_MEMORY_FRACTION=${GPU_MEMORY_FRACTION:-0.5} GPU_ARGUMENTS=${GPU_ARGUM
 export GPU_ENVIRONMENT=${GPU_ENVIRONMENT:-$NONE}
 export ANSIBLE_COLLECTIONS_PATH=$PWD/playbooks/collections ANSIBLE_NOCOLOR=1 ANSIBLE_LOCALHOST_WARNING=False
 export PYTHONPATH=$PWD/playbooks/collections PYTHONUNBUFFERED=1
-EXTRA=() # words for every call of Ansible
+EXTRA=() # words for every call of Ansible, and what comes from outside last
+GIVEN=()
+[ -z "${GPU_EXTRA:-}" ] || GIVEN=(-e "$GPU_EXTRA")
 
 say() { printf '\n=== [%4d s] %s\n' $((SECONDS - BEGIN)) "$*"; }
 left() { echo $((LIMIT - (SECONDS - BEGIN))); }
 play() { # play PLAYBOOK WORDS...
   local playbook=$1
   shift
-  timeout -k 10 300 ansible-playbook "playbooks/$playbook.yml" -i "$HERE/inventory" "${EXTRA[@]}" "$@" | grep -v '^$'
+  timeout -k 10 300 ansible-playbook "playbooks/$playbook.yml" -i "$HERE/inventory" "${EXTRA[@]}" "${GIVEN[@]}" "$@" | grep -v '^$'
 }
 module() { # module NAME ARGUMENTS: its result as JSON
   timeout -k 10 180 ansible -i "$HERE/inventory" groundstate "${EXTRA[@]}" -m "groundstate.llm.$1" -a "$2" \
@@ -55,7 +57,7 @@ start() { # start NAME WORDS...: bring the server up as declared. What fails is 
 compared() { # compared PLAYBOOK TITLE: a comparison, its results, and what it has come to
   say "$2"
   # Ended in time, it leaves what is finished, and the server goes with the trap below.
-  timeout -k 10 "$(($(left) - 40))" ansible-playbook "playbooks/$1.yml" -i "$HERE/inventory" "${EXTRA[@]}" |
+  timeout -k 10 "$(($(left) - 40))" ansible-playbook "playbooks/$1.yml" -i "$HERE/inventory" "${EXTRA[@]}" "${GIVEN[@]}" |
     grep -v -e '^$' -e '^TASK' -e '^ok:' -e '^skipping:' -e '^included:' -e '^changed:'
   say "what is there"
   local one
