@@ -11,6 +11,15 @@ from ansible_collections.groundstate.llm.plugins.module_utils import wire
 from ansible_collections.groundstate.llm.plugins.module_utils.wire import Wire
 
 
+@pytest.fixture(scope="module", autouse=True)
+def stamping():
+    """The kernel begins to stamp a moment after the first socket asks for it; until then it stamps at the reading."""
+    with socket.socket() as first:
+        first.setsockopt(socket.SOL_SOCKET, wire.SO_TIMESTAMPNS, 1)
+        time.sleep(0.5)
+        yield
+
+
 def pair() -> tuple[socket.socket, socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         one = socket.create_connection(server.getsockname())
