@@ -14,6 +14,7 @@ from . import ask_parser, files, nvidia
 from .argument_check import Parser
 from .engines import get_engine
 from .engines.base import Engine, python_of
+from .fingerprint import seen_folders
 from .fingerprint.python_env import site_folders
 from .venvs.build import distributions
 
@@ -22,9 +23,11 @@ TIMEOUT_S = 180.0
 
 
 def installed(env_path: str) -> dict[str, str]:
-    """Normal name -> version of every distribution in an environment; {} when there is none."""
+    """Normal name -> version of every distribution that an environment has or sees; {} when there is none."""
     found: dict[str, str] = {}
-    for site in site_folders(env_path):
+    sites = site_folders(env_path)
+    # Its own come last, and so over those that it sees elsewhere (a container's own engine).
+    for site in [*reversed(seen_folders.find(env_path, sites)), *sites]:
         found.update(distributions(site))
     return found
 

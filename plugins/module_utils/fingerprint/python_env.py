@@ -163,7 +163,7 @@ def read(env_path: str, cache: str | None, unknown: Unknown, verify_files: bool 
             hashes = FileHashes(site, cache)
             _merge(total, distributions.compare(site, found, hashes))
             hashes.save()
-    for folder in seen_folders.find(root, sites, section["python"] or ""):
+    for folder in seen_folders.find(root, sites):
         known = {one.name for one in everything + outside}
         found = [one for one in distributions.installed(folder) if one.name not in known]
         if not found:

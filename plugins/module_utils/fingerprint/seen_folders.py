@@ -15,17 +15,17 @@ import re
 _LOCAL = "local"
 
 
-def find(environment: str, sites: list[str], version: str) -> list[str]:
+def find(environment: str, sites: list[str]) -> list[str]:
     """The folders, in the order in which Python looks into them.
 
-    ``sites``: the environment's own folders; ``version``: of its Python ("3.12.3"), "" when it is not known. Nothing is
-    run: code in .pth files and sitecustomize could say anything. Folders without installed distributions (checkouts of
-    editable installs) are left out.
+    ``sites``: the environment's own folders. Nothing is run: code in .pth files and sitecustomize could say anything.
+    Folders without installed distributions (checkouts of editable installs) are left out.
     """
     candidates = [one for site in sites for one in _named(site)]
     base = _base(environment)
     if base:
-        minor = ".".join(version.split(".")[:2])
+        versions = re.findall(r"/python(3\.\d+)/", " ".join(sites))
+        minor = versions[0] if versions else ""
         for root in (os.path.join(base, _LOCAL), base):
             candidates += _below(root, minor)
     inside = [os.path.realpath(one) for one in sites]

@@ -140,13 +140,14 @@ def _drop_startup(site: str, found: list[Distribution], differences: Differences
     """Leave out what python_startup wrote, which is declared elsewhere: whole modules, and blocks in sitecustomize."""
     for path in [one for one in differences.added if one.startswith(python_startup.STEM)]:
         del differences.added[path]
-    recorded = {path: value for one in found for path, value in (one.record or {}).items()}
+    recorded = distributions.claims(found)
     for path in _CUSTOMISED:
         kind = differences.edited if path in differences.edited else differences.added
         if path not in kind:
             continue
         rest = _without_blocks(os.path.join(site, path))
-        same = rest is not None and distributions.encoded(hashlib.sha256(rest).hexdigest()) == recorded.get(path)
+        told = recorded.get(path, {}).values()
+        same = rest is not None and distributions.encoded(hashlib.sha256(rest).hexdigest()) in told
         if same or (rest is None and kind is differences.added):
             del kind[path]
 
