@@ -12,7 +12,7 @@ Keys, each but ``step_s`` off by default:
     lose_in, lose_worker  phase in which the worker of this rank is killed, the server lives on ("completion": at the
                   first own completion)
     early         answer /v1/models from the beginning, and /health with 503 until it is up
-    bind_late_s   seconds between "up" in its log and its socket
+    bind_late     open its socket at the end of "up" only
     hang_completion  never answer a completion
     tokens        tokens of a completion (2)
     nccl_logs     ranks that write NCCL's log
@@ -119,8 +119,8 @@ class StandIn:
             if self.script.get("detokenizer"):
                 title = "sglang::detokenizer"
                 self.workers.append(subprocess.Popen([title, "-c", SLEEP], executable=sys.executable))
-        late_s = self.script.get("bind_late_s", 0)
-        if self.script.get("early") or (phase == "warming up" and not late_s):
+        late = self.script.get("bind_late", False)
+        if self.script.get("early") or (phase == "warming up" and not late):
             self.listen()
         self.up = phase == "up"
         print(LINES[phase].format(now=time.strftime("%Y-%m-%d %H:%M:%S")), flush=True)
@@ -135,8 +135,7 @@ class StandIn:
             time.sleep(600)
         while self.script.get("spin_in") == phase:
             pass
-        if self.up and late_s:
-            time.sleep(late_s)
+        if self.up and late:
             self.listen()
 
     def die(self) -> None:
