@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import (
-    drain,
     ending,
     gpu_clocks,
     gpu_view,
     kernel_log,
     leftovers,
+    memory_wait,
     nvidia,
     ports,
     procfs,
@@ -24,7 +24,8 @@ from . import (
     units,
 )
 from .gpu_view import Look
-from .nvidia import MIB, Gpu
+from .memory_wait import Outcome
+from .nvidia import MIB
 from .reset_plan import Item, Plan, Policy
 
 _ROUNDS = 3  # a parent may start a worker again before it ends itself; more than that is a supervisor at work
@@ -72,23 +73,6 @@ class _Work:
     warnings: list[str] = field(default_factory=list)
 
 
-@dataclass
-class _Wait:
-    """How the wait for the memory went."""
-
-    levels: dict[str, int | None] = field(default_factory=dict)  # uuid -> bytes, the last sample
-    over: dict[str, int] = field(default_factory=dict)  # uuid -> limit that it stayed above
-    unknown: list[str] = field(default_factory=list)
-    quiet: set[str] = field(default_factory=set)  # GPUs that only protected processes hold: their level is the idle one
-    told: dict[str, int] = field(default_factory=dict)  # bytes of protected processes, which are no part of that level
-    waited_s: float = 0.0
-    failed: str = ""
-
-
-def _less(used: int | None, told: int) -> int | None:
-    return None if used is None else max(0, used - told)
-
-
 class Reset:
     """One reset of one host."""
 
@@ -114,6 +98,14 @@ class Reset:
             container=options.container,
         )
         self.watch = units.Watch(options.container)
+        self.memory = memory_wait.MemoryWait(
+            options.home,
+            self.asked,
+            self.work.ended,
+            options.tolerance,
+            options.drain_timeout_s,
+            options.query_timeout_s,
+        )
 
     # --- steps ---
 
@@ -280,60 +272,12 @@ class Reset:
 
     # --- memory ---
 
-    def _drain(self, plan: Plan) -> _Wait:
+    def _drain(self, plan: Plan) -> Outcome:
         """Wait for the memory of the GPUs asked for, or until something new to end has appeared."""
         self.work.next_look = time.monotonic() + _LOOK_EVERY_S
-        idle = self._idle()
-        wait = _Wait()
-        limits: dict[str, int] = {}
-        fixed: dict[str, int] = {}  # GPUs where nothing was ended or a process stays: waiting would not help
-        for gpu in self.asked:
-            stays = [item for item in plan.left if gpu.index in item.gpus]
-            if any(item.kind in ("kept", "scope") for item in stays):
-                continue  # a kept server or another container uses it, and that is what was asked for
-            wait.told[gpu.uuid] = told = self._protected_memory(gpu, stays)
-            limit = idle.get(gpu.uuid, self._assumed_idle(gpu, stays, told)) + told + self.options.tolerance
-            if all(item.kind == "protected" for item in stays):
-                wait.quiet.add(gpu.uuid)
-            survives = any(gpu.index in item.gpus for item in plan.end)
-            # What the driver does not tell of a protected process is not given back while one waits.
-            waits = (gpu.uuid in wait.quiet and (not stays or told)) or self._freed(gpu.index)
-            (limits if waits and not survives else fixed)[gpu.uuid] = limit
-        try:
-            parts = [self._wait(limits, self.options.drain_timeout_s), self._wait(fixed, 0.0)]
-        except OSError as error:
-            wait.failed = f"the memory of the GPUs cannot be read: {error}"
-            return wait
-        for part in parts:
-            wait.levels.update(part.levels)
-            wait.over.update(part.over)
-            wait.unknown += part.unknown
-        wait.waited_s = parts[0].waited_s
-        return wait
-
-    def _judge(self, wait: _Wait, plan: Plan, seen: Look) -> dict[str, int | None]:
-        """Say what did not drain, record the idle level of what did; the levels, uuid -> bytes."""
-        if wait.failed:
-            self.work.problems.append(wait.failed)
-            return {}
-        if wait.over and not self.work.ended:
-            plan, seen = self._look_again()
-        for gpu in self.asked:
-            if gpu.uuid in wait.over:
-                used = wait.levels[gpu.uuid] or 0
-                self.work.problems.append(self._not_drained(gpu, used, wait.over[gpu.uuid], wait.waited_s, plan, seen))
-            elif gpu.uuid in wait.unknown:
-                self.work.warnings.append(f"GPU {gpu.index}: the driver does not tell how much memory is used")
-            elif any(gpu.index in item.gpus and item.kind == "scope" for item in plan.left):
-                self.work.warnings.append(
-                    f"GPU {gpu.index} is used from outside of container {self.options.container}, too: "
-                    "that its memory drained cannot be proved"
-                )
-        drain.record_idle(
-            self.options.home,
-            {uuid: _less(wait.levels[uuid], wait.told.get(uuid, 0)) for uuid in wait.quiet - wait.over.keys()},
-        )
-        return wait.levels
+        outcome = self.memory.run(plan, self.answer.gpus, self._newcomers)
+        self.work.warnings += outcome.warnings
+        return outcome
 
     def _newcomers(self) -> bool:
         """Whether something that falls under the policy was started while the memory is waited for."""
@@ -342,75 +286,26 @@ class Reset:
         self.work.next_look = time.monotonic() + _LOOK_EVERY_S
         return bool(self._todo(self._look_again()[0]))
 
-    def _freed(self, index: int) -> bool:
-        return any(index in one["gpus"] for one in self.work.ended)
-
-    def _wait(self, limits: dict[str, int], timeout_s: float) -> drain.Drained:
-        if not limits:
-            return drain.Drained({}, {}, [], 0.0)
-        # Where nothing was ended, the levels that the first look came with are as good as a sample taken now.
-        first = [] if self.work.ended else [{one.uuid: one.memory_used for one in self.answer.gpus}]
-        return drain.drain(
-            limits,
-            lambda: first.pop() if first else self._memory(),
-            timeout_s,
-            settle=bool(self.work.ended),
-            give_up=self._newcomers,
-        )
-
-    def _idle(self) -> dict[str, int]:
-        try:
-            return drain.load_idle(self.options.home)
-        except ValueError as error:
-            self.work.warnings.append(f"recorded idle levels are ignored: {error}")
+    def _judge(self, wait: Outcome, plan: Plan, seen: Look) -> dict[str, int | None]:
+        """Say what did not drain, record the idle level of what did; the levels, uuid -> bytes."""
+        if wait.failed:
+            self.work.problems.append(wait.failed)
             return {}
-
-    def _protected_memory(self, gpu: Gpu, stays: list[Item]) -> int:
-        """Bytes that protected processes have on a GPU, as far as the driver tells."""
-        known = {item.process.pid for item in stays if item.kind == "protected"}
-        return sum(one.memory or 0 for one in gpu.processes if one.pid in known)
-
-    def _assumed_idle(self, gpu: Gpu, stays: list[Item], told: int) -> int:
-        """The idle level of a GPU that has none recorded, without ``told``, what protected processes are known to have.
-
-        0, unless there is a reason for more: a protected process has memory of which the driver does not tell, or the
-        driver is of those that count their own memory as used (they do not tell ``reserved``), and nothing else was or
-        is running on it.
-        """
-        known = {item.process.pid for item in stays if item.kind == "protected"}
-        quiet = not self._freed(gpu.index) and len(known) == len(stays) and {one.pid for one in gpu.processes} <= known
-        reason = gpu.memory_reserved is None or (known and not told)
-        if quiet and reason and gpu.memory_used is not None and gpu.memory_used <= drain.IDLE_MAX:
-            return max(0, gpu.memory_used - told)
-        return 0
-
-    def _memory(self) -> dict[str, int | None]:
-        try:
-            return nvidia.memory_used(self.options.query_timeout_s)
-        except OSError:
-            # The long way gives the reason when the driver is in trouble, and works where the short query does not.
-            answer = nvidia.query(self.options.query_timeout_s)
-            if not answer.available:
-                raise OSError(answer.why) from None
-            return {one.uuid: one.memory_used for one in answer.gpus}
-
-    def _not_drained(self, gpu: Gpu, used: int, limit: int, waited_s: float, plan: Plan, seen: Look) -> str:
-        head = f"GPU {gpu.index}: {used // MIB} MiB still used, at most {limit // MIB} MiB expected when idle"
-        stays = [
-            f"process {reset_plan.describe(item.process)}, {item.why}"
-            for item in [*plan.end, *plan.left]
-            if gpu.index in item.gpus
-        ]
-        if stays:
-            guarded = all(item.kind == "protected" for item in plan.left if gpu.index in item.gpus) and not plan.end
-            way = "take it out of gpu_state_protected" if guarded else "name a policy that does"
-            return f"{head}; held by {'; '.join(stays)}. End it yourself, or {way}"
-        owner = gpu_view.owners(gpu, dict(seen.view.holds), bool(seen.scan.unreadable))
-        why = owner["owner_why"] or "another container or PID namespace, MPS, a CUDA IPC importer, or driver teardown"
-        return (
-            f"{head}, after waiting {waited_s:.0f} s; no visible owner: {why}. "
-            "Restart the container that uses it, end the importer, or reboot the host"
-        )
+        if wait.over and not self.work.ended:
+            plan, seen = self._look_again()
+        for gpu in self.asked:
+            if gpu.uuid in wait.over:
+                used, limit = wait.levels[gpu.uuid] or 0, wait.over[gpu.uuid]
+                self.work.problems.append(memory_wait.not_drained(gpu, used, limit, wait.waited_s, plan, seen))
+            elif gpu.uuid in wait.unknown:
+                self.work.warnings.append(f"GPU {gpu.index}: the driver does not tell how much memory is used")
+            elif any(gpu.index in item.gpus and item.kind == "scope" for item in plan.left):
+                self.work.warnings.append(
+                    f"GPU {gpu.index} is used from outside of container {self.options.container}, too: "
+                    "that its memory drained cannot be proved"
+                )
+        self.memory.record_idle(wait)
+        return wait.levels
 
     # --- ports ---
 
