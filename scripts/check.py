@@ -3,8 +3,9 @@
 usage: .venv/bin/python scripts/check.py [--list] [--jobs N] GROUP...
 
 A check is a command that passes or fails, or a run of pytest, whose tests count one by one. They begin in the order
-of the groups, N at a time: what takes longest goes first. The output is shown as it comes, each line with the name of
-its check where several run, and kept in tests/output/checks/. A check that cannot run has failed.
+of the groups, N at a time: what takes longest goes first; what has to be alone goes last, one by one. The output is
+shown as it comes, each line with the name of its check where several run, and kept in tests/output/checks/. A check
+that cannot run has failed.
 """
 
 from __future__ import annotations
@@ -26,11 +27,15 @@ OUTPUT = ROOT / "tests" / "output" / "checks"
 
 @dataclass(frozen=True)
 class Check:
-    """A command with a name; `pytest` says that it is one, with tests to count."""
+    """A command with a name.
+
+    `pytest` says that it is one, with tests to count; `alone` that nothing else may run beside it.
+    """
 
     name: str
     command: tuple[str, ...]
     pytest: bool = False
+    alone: bool = False
 
 
 @dataclass
@@ -52,9 +57,13 @@ class Counts:
         return f"{self.passed} passed, {self.failed} failed{skipped}"
 
 
-def pytest(name: str, *arguments: str) -> Check:
+# A file's tests stay together: they share environments, and some look at the order in which things happened.
+TWO_AT_A_TIME = ("-n", "2", "--dist", "loadfile")
+
+
+def pytest(name: str, *arguments: str, alone: bool = False) -> Check:
     """A run of pytest with a report that can be counted."""
-    return Check(name, (sys.executable, "-m", "pytest", "-q", "--durations=25", *arguments), pytest=True)
+    return Check(name, (sys.executable, "-m", "pytest", "-q", "--durations=25", *arguments), pytest=True, alone=alone)
 
 
 def shell_scripts() -> tuple[str, ...]:
@@ -75,15 +84,16 @@ GROUPS: dict[str, tuple[Check, ...]] = {
     ),
     "sanity": (Check("ansible-test-sanity", ("scripts/ansible-test.sh", "sanity")),),
     "unit": (pytest("unit", "tests/unit", "-m", "not slow"),),
-    # A file's tests stay together: they share environments, and some look at the order in which things happened.
-    "integration": (pytest("integration", "tests/integration", "-m", "not slow", "-n", "2", "--dist", "loadfile"),),
+    "integration": (pytest("integration", "tests/integration", "-m", "not slow", *TWO_AT_A_TIME),),
     "docs": (
         pytest("docs-links", "tests/docs"),
         Check("collection-docs", ("antsibull-docs", "lint-collection-docs", "--plugin-docs", ".")),
     ),
     "slow": (
+        # A playbook keeps one core busy, and a test is mostly one playbook.
+        pytest("slow", "tests/unit", "tests/integration", "-m", "slow and not alone", *TWO_AT_A_TIME),
         Check("molecule", ("molecule", "test")),
-        pytest("slow", "tests/unit", "tests/integration", "-m", "slow"),
+        pytest("alone", "tests/unit", "tests/integration", "-m", "slow and alone", alone=True),
     ),
 }
 
@@ -165,9 +175,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     OUTPUT.mkdir(parents=True, exist_ok=True)
     several = options.jobs > 1 and len(checks) > 1
-    with ThreadPoolExecutor(max(1, options.jobs)) as pool:
-        made = pool.map(lambda check: run(check, f"{check.name}: " if several else ""), checks)
-        results = dict(zip((check.name for check in checks), made, strict=True))
+    results: dict[str, Counts] = {}
+    for alone, jobs in ((False, options.jobs), (True, 1)):
+        part = [check for check in checks if check.alone is alone]
+        with ThreadPoolExecutor(max(1, jobs)) as pool:
+            made = pool.map(lambda check: run(check, f"{check.name}: " if several else ""), part)
+            results.update(zip((check.name for check in part), made, strict=True))
     total = Counts()
     for counts in results.values():
         total.add(counts)

@@ -17,7 +17,7 @@ SMALL = {
     "warmup_cap_s": 5,
     "steady_share": 0.1,
 }
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]  # six starts of a real engine each
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(2400)]  # six starts of a real engine each
 
 
 def speculating(**speculation) -> dict:

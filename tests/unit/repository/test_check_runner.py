@@ -71,6 +71,21 @@ def test_one_at_a_time_on_request(check, monkeypatch, capsys, tmp_path):
     assert (tmp_path / "notes").read_text().split() == ["begin", "end"] * 3
 
 
+def test_what_has_to_be_alone_begins_when_all_else_has_ended(check, monkeypatch, capsys, tmp_path):
+    note = "echo begin >> {0}; sleep 0.05; echo end >> {0}"
+    notes = tmp_path / "notes"
+    alone = [check.Check(name, ("sh", "-c", note.format(notes)), alone=True) for name in "ab"]
+    others = [shell(check, name, f"sleep 0.05; [ ! -e {notes} ]") for name in "cd"]
+    code, lines = run(check, monkeypatch, capsys, alone[0], *others, alone[1])
+    assert (code, lines[-1]) == (0, "4 passed, 0 failed")
+    assert notes.read_text().split() == ["begin", "end"] * 2
+
+
+def test_each_slow_test_is_in_one_of_the_runs(check):
+    expressions = [one.command[one.command.index("-m", 3) + 1] for one in check.GROUPS["slow"] if one.pytest]
+    assert expressions == ["slow and not alone", "slow and alone"]
+
+
 def test_all_good(check, monkeypatch, capsys):
     code, lines = run(check, monkeypatch, capsys, shell(check, "good", "true"))
     assert (code, lines[-1]) == (0, "1 passed, 0 failed")
