@@ -219,6 +219,7 @@ def networks():
 
 
 @pytest.mark.slow  # imports vLLM four times and starts it twice
+@pytest.mark.alone
 @pytest.mark.timeout(1500)
 def test_vllm_serves_from_two_network_namespaces(networks, vllm_env, tmp_path, host):
     model = tiny(tmp_path / "tiny")
