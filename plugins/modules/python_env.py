@@ -83,14 +83,17 @@ options:
     default: []
   patches:
     description:
-      - Patches that M(groundstate.llm.python_env_files) is to apply afterwards. One for a distribution or version that
-        the lock does not have is refused before anything is built.
+      - The patches that are to be in force. One for a distribution or version that the lock does not have is refused
+        before anything is built.
+      - With their O(texts) they are applied to an environment before O(path) leads to it, and one that does not apply
+        leaves the one in use as it is. Patches of the environment in use are a matter of
+        M(groundstate.llm.python_env_files).
     type: list
     elements: dict
     default: []
     suboptions:
       file:
-        description: Name of the patch.
+        description: Name of the patch, by which O(texts) has its text.
         type: str
         required: true
       distribution:
@@ -102,9 +105,12 @@ options:
         type: str
         required: true
       strip:
-        description: Not used here.
+        description: How many leading folders are left out of the names in the patch.
         type: int
         default: 1
+  texts:
+    description: The texts of the patches by their names. Without this option patches are compared with the lock only.
+    type: dict
   installer:
     description:
       - V(uv), V(pip), the path of a uv, or V(auto) for uv where it runs and pip elsewhere.
@@ -197,7 +203,7 @@ changes:
   elements: str
   returned: always
 patched:
-  description: Names of the patches in force, see M(groundstate.llm.python_env_files). A new environment has none.
+  description: Names of the patches in force, see M(groundstate.llm.python_env_files).
   type: list
   elements: str
   returned: when state is present
@@ -211,7 +217,6 @@ seconds:
   returned: always
 """
 
-import os
 import time
 
 from ansible.module_utils.basic import AnsibleModule
@@ -222,7 +227,9 @@ from ..module_utils.venvs.requirements import normal
 
 
 def specification(params: dict) -> build.Spec:
-    """The declaration of the environment in the form of module_utils."""
+    """The declaration of the environment in the form of module_utils. Raises ValueError."""
+    texts = params["texts"]
+    names = {one["file"]: "" for one in params["patches"]}
     aliases = tuple(
         Alias(one["name"], normal(one["distribution"]), one["local_version"]) for one in params["dist_info_aliases"]
     )
@@ -237,9 +244,8 @@ def specification(params: dict) -> build.Spec:
             aliases,
         ),
         forbidden=tuple(normal(name) for name in params["forbidden"]),
-        patches=tuple(
-            (os.path.basename(one["file"]), one["distribution"], one["version"]) for one in params["patches"]
-        ),
+        patches=tuple(patches.of_options(params["patches"], names if texts is None else texts)),
+        apply_patches=texts is not None,
         imports=tuple(params["imports"]),
         installer=params["installer"],
         sources=installers.sources(params),
@@ -253,7 +259,8 @@ def specification(params: dict) -> build.Spec:
 def describe(plan: build.Plan) -> list[str]:
     """What a plan does, for people."""
     if plan.action == "build":
-        return [f"{plan.folder} made with {len(plan.items)} distributions for Python {plan.interpreter.version}"]
+        made = f"{plan.folder} made with {len(plan.items)} distributions for Python {plan.interpreter.version}"
+        return [made, *plan.changes]
     if plan.action == "switch":
         return [f"switched to {plan.folder}, which was there", *plan.changes]
     return plan.changes
@@ -292,6 +299,7 @@ def main() -> None:
                     "strip": {"type": "int", "default": 1},
                 },
             },
+            "texts": {"type": "dict"},
             "installer": {"type": "str", "default": "auto"},
             "index_url": {"type": "str", "default": ""},
             "extra_index_urls": {"type": "list", "elements": "str", "default": []},

@@ -154,33 +154,12 @@ seconds:
   returned: always
 """
 
-import os
 import time
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.venvs import installers, upkeep
-from ..module_utils.venvs.patches import Patch
+from ..module_utils.venvs import installers, patches, upkeep
 from ..module_utils.venvs.repair import Order, RepairError
-
-
-def declared(params: dict) -> list[Patch] | None:
-    """The declared patches; None when nothing is declared. Raises ValueError for one without a text."""
-    if params["patches"] is None:
-        return None
-    lacking = [one["file"] for one in params["patches"] if one["file"] not in params["texts"]]
-    if lacking:
-        raise ValueError(f"texts has no text of the patch {', '.join(lacking)}")
-    return [
-        Patch(
-            os.path.basename(one["file"]),
-            one["distribution"],
-            one["version"],
-            str(params["texts"][one["file"]]),
-            one["strip"],
-        )
-        for one in params["patches"]
-    ]
 
 
 def main() -> None:
@@ -230,7 +209,9 @@ def main() -> None:
         float(params["timeout_s"]),
     )
     try:
-        done = upkeep.ensure(order, params["pristine"], declared(params), module.check_mode)
+        given = params["patches"]
+        wanted = None if given is None else patches.of_options(given, params["texts"])
+        done = upkeep.ensure(order, params["pristine"], wanted, module.check_mode)
     except (upkeep.Refused, RepairError) as error:
         module.fail_json(msg=str(error))
     except (ValueError, OSError) as error:

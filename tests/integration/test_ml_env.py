@@ -18,6 +18,7 @@ import pytest
 from ansible_collections.groundstate.llm.plugins.module_utils.venvs import build, installers, requirements
 from ansible_collections.groundstate.llm.plugins.module_utils.venvs.extras import Alias, Extras
 from ansible_collections.groundstate.llm.plugins.module_utils.venvs.installers import Sources
+from ansible_collections.groundstate.llm.plugins.module_utils.venvs.patches import Patch
 from ansible_collections.groundstate.llm.plugins.module_utils.venvs.store import MANIFEST, MARKER, Store
 from made_wheels import wheel
 
@@ -328,10 +329,11 @@ def test_no_index_has_to_answer_where_none_is_wanted(spec, installer, monkeypatc
 
 
 def test_a_patch_for_another_lock_is_refused_before_the_build(spec, wheels, module):
-    made = build.ensure(replace(spec, patches=(("a.patch", "Engine", "1.0.0"), ("b.patch", "helper", "2.1+cpu"))))
+    fitting = (Patch("a.patch", "Engine", "1.0.0", ""), Patch("b.patch", "helper", "2.1+cpu", ""))
+    made = build.ensure(replace(spec, patches=fitting))
     new, before = newer(spec, wheels), sorted(os.listdir(os.path.dirname(spec.path)))
     with pytest.raises(build.EnvError, match=r"a\.patch is for engine 1\.0, the lock has 2\.0.*ml_env_patches"):
-        build.ensure(replace(new, patches=(("a.patch", "engine", "1.0"),)))
+        build.ensure(replace(new, patches=(Patch("a.patch", "engine", "1.0", ""),)))
     patches = [{"file": f"some/{one}.patch", "distribution": one, "version": "1.0"} for one in ("engine", "other")]
     for check in (True, False):
         said = module("python_env", check=check, **{**arguments(new), "patches": patches})
@@ -339,6 +341,58 @@ def test_a_patch_for_another_lock_is_refused_before_the_build(spec, wheels, modu
         assert "other.patch is for other, which is not in the lock" in said["msg"]
     assert os.readlink(spec.path) == os.path.basename(made.folder)
     assert sorted(os.listdir(os.path.dirname(spec.path))) == before
+
+
+def renaming(before: str, after: str, name: str = "name.patch", version: str = "1.0") -> Patch:
+    """A patch of the one line of the engine."""
+    lines = ["--- a/engine/__init__.py", "+++ b/engine/__init__.py", "@@ -1 +1 @@"]
+    lines += [f"-NAME = {before!r}", f"+NAME = {after!r}"]
+    return Patch(name, "engine", version, "\n".join(lines) + "\n")
+
+
+def patched(spec: build.Spec, *wanted: Patch) -> build.Spec:
+    return replace(spec, patches=wanted, apply_patches=True)
+
+
+def test_patches_are_in_force_before_the_link_leads_to_an_environment(spec, wheels):
+    first = build.ensure(patched(spec, renaming("engine", "patched")))
+    assert first.changes == ["patches: none -> name.patch (1 file changed)"]
+    assert say(spec.path) == "patched"
+    new = newer(spec, wheels)
+    for bad in (renaming("other", "patched", version="2.0"), Patch("name.patch", "engine", "2.0", "no patch\n")):
+        with pytest.raises(build.EnvError, match=r"name\.patch"):
+            build.ensure(patched(new, bad))
+        assert os.readlink(spec.path) == os.path.basename(first.folder)
+        assert say(spec.path) == "patched"
+        assert Store(spec.path).folders() == [first.folder]
+    # A patch with which the engine cannot be imported is none that anybody works with, either.
+    with pytest.raises(build.EnvError, match="cannot be imported"):
+        build.ensure(patched(new, replace(renaming("new", "patched", version="2.0"), text=BREAKING)))
+    assert say(spec.path) == "patched"
+    build.ensure(patched(new, renaming("new", "newly patched", version="2.0")))
+    assert say(spec.path) == "newly patched"
+    # The way back: with the patches of now, not those of then.
+    back = build.ensure(patched(spec))
+    assert back.action == "switch"
+    assert back.changes == ["patches: name.patch -> none (1 file changed)"]
+    assert say(spec.path) == "engine"
+
+
+BREAKING = """--- a/engine/__init__.py
++++ b/engine/__init__.py
+@@ -1 +1 @@
+-NAME = 'new'
++raise ImportError("made by a patch")
+"""
+
+
+def test_the_way_back_to_an_edited_environment_is_left_to_what_repairs_it(spec, wheels):
+    first = build.ensure(patched(spec, renaming("engine", "patched")))
+    build.ensure(newer(spec, wheels))
+    edited = next(Path(first.folder).rglob("engine/__init__.py"))
+    edited.write_text("NAME = 'edited'\n")
+    assert build.ensure(patched(spec)).action == "switch"
+    assert say(spec.path) == "edited"
 
 
 def test_the_password_of_an_index_is_in_no_message(spec):

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -12,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .. import files
-from . import bundle, installers, interpreters, requirements, running
+from ..fingerprint.distributions import installed
+from . import bundle, installers, interpreters, patches, requirements, running
 from .extras import Extras
 from .extras import apply as apply_extras
 from .extras import names as extra_names
@@ -53,7 +55,8 @@ class Spec:
     python_range: str = ""
     extras: Extras = field(default_factory=Extras)
     forbidden: tuple[str, ...] = ()
-    patches: tuple[tuple[str, str, str], ...] = ()  # (name, distribution, version) of those that will be applied
+    patches: tuple[patches.Patch, ...] = ()  # compared with the lock
+    apply_patches: bool = False  # also put them into force in a folder before it is used
     imports: tuple[str, ...] = ()
     installer: str = "auto"
     sources: Sources = field(default_factory=Sources)
@@ -112,14 +115,22 @@ def _check_patches(spec: Spec, items: list[Requirement]) -> None:
             local = f"+{alias.local_version}" if alias.local_version and "+" not in version else ""
             there[requirements.normal(alias.name)] = version + local
     problems = []
-    for name, distribution, version in spec.patches:
-        locked = there.get(requirements.normal(distribution))
+    for one in spec.patches:
+        locked = there.get(requirements.normal(one.distribution))
         if locked is None:
-            problems.append(f"the patch {name} is for {distribution}, which is not in the lock")
-        elif not requirements.same_version(version, locked):
-            problems.append(f"the patch {name} is for {distribution} {version}, the lock has {locked}")
+            problems.append(f"the patch {one.name} is for {one.distribution}, which is not in the lock")
+        elif not requirements.same_version(one.version, locked):
+            problems.append(f"the patch {one.name} is for {one.distribution} {one.version}, the lock has {locked}")
     if problems:
         raise ValueError("; ".join(problems) + ": declare patches of these versions, or none (ml_env_patches)")
+
+
+def _patch(spec: Spec, made: Plan, site: str) -> None:
+    """Bring the declared patches into force in a folder that nothing works from yet. Raises ValueError, OSError."""
+    if spec.apply_patches:
+        todo = patches.plan(made.folder, site, installed(site), list(spec.patches))
+        patches.carry_out(todo)
+        made.changes += todo.describe()
 
 
 def plan(spec: Spec, bundle_later: bool = False) -> Plan:
@@ -189,6 +200,10 @@ def ensure(spec: Spec, bundle_later: bool = False) -> Plan:
                 _build(spec, made, store, lock)
             elif made.changes:
                 _refresh(spec, made, store)
+            if made.action == "switch":
+                # Files of it that somebody edited are a matter of their own: python_env_files says so, or repairs.
+                with contextlib.suppress(patches.Edited):
+                    _patch(spec, made, site_packages(made.folder, made.interpreter.version))
             if made.current != made.folder:
                 store.switch(made.folder)
             store.prune(spec.keep)
@@ -197,8 +212,8 @@ def ensure(spec: Spec, bundle_later: bool = False) -> Plan:
             raise EnvError(f"{spec.path}: {error}") from error
         made.needs_bundle = True
     except (OSError, TimeoutError, ValueError) as error:
-        hint = " " + installers.remedy(str(error)) if getattr(error, "errno", 0) == 28 else ""
-        raise EnvError(f"{spec.path}: {error}.{hint}") from error
+        hint = ". " + installers.remedy(str(error)) if getattr(error, "errno", 0) == 28 else ""
+        raise EnvError(f"{spec.path}: {error}{hint}") from error
     return made
 
 
@@ -236,6 +251,7 @@ def _build(spec: Spec, made: Plan, store: Store, lock: int) -> None:
             raise EnvError(f"{spec.path}: the installation does not match the lock: {'; '.join(problems)}")
         have = {name: version for name, version in have.items() if name in locked or name not in _TOOLS}
         apply_extras(spec.extras, made.folder, site, have, {})
+        _patch(spec, made, site)
         _check_imports(spec, made, lock)
         record = {
             "key": made.key,

@@ -48,6 +48,17 @@ class Patch:
         return hashlib.sha256(self.text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
+def of_options(given: Iterable[Mapping[str, Any]], texts: Mapping[str, Any]) -> list[Patch]:
+    """The patches of a module's options ``patches`` and ``texts``. Raises ValueError for one without a text."""
+    lacking = [one["file"] for one in given if one["file"] not in texts]
+    if lacking:
+        raise ValueError(f"texts has no text of the patch {', '.join(lacking)}")
+    return [
+        Patch(os.path.basename(one["file"]), one["distribution"], one["version"], str(texts[one["file"]]), one["strip"])
+        for one in given
+    ]
+
+
 @dataclass
 class Plan:
     """What has to be done, or nothing."""
