@@ -4,17 +4,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import weights
-from .file_hashes import FileHashes
+from . import files, weights
+from .file_hashes import FileHashes, open_regular
 
 _INDEX = ".index.json"
+_LARGEST_JSON = 256 << 20  # the index of 200,000 tensors has about 20 MiB
 _NUMBERED = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<total>\d{5})(?P<kind>\.\w+)$")
 #: File names of which one has to be there for a tokenizer.
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", "tiktoken.model", "spiece.model")
@@ -57,7 +57,8 @@ def look(
         found.shards = [os.path.basename(path)]
         _numbered(found, found.shards, set(os.listdir(found.root or ".")))
     else:
-        found.problems.append(f"{path} " + ("is a link to nowhere" if os.path.islink(path) else "does not exist"))
+        what = "is a link to nowhere" if os.path.islink(path) else "does not exist"
+        found.problems.append(f"{path} " + ("is no file and no folder" if os.path.exists(path) else what))
         return found
     _sizes(found, _mapped(found))
     for name in found.shards:
@@ -110,10 +111,10 @@ def _numbered(found: Found, shards: list[str], names: set[str]) -> None:
 
 def _json(found: Found, name: str) -> Any:
     try:
-        with open(os.path.join(found.root, name), encoding="utf-8") as source:
-            return json.load(source)
+        return files.decode_json(files.read_regular(os.path.join(found.root, name), _LARGEST_JSON))
     except (OSError, ValueError) as error:
-        found.problems.append(f"{name} cannot be read ({error})")
+        why = error.strerror if isinstance(error, OSError) else error
+        found.problems.append(f"{name} cannot be read ({why})")
         found.broken.append(name)
         return None
 
@@ -155,7 +156,8 @@ def _sizes(found: Found, mapped: Mapping[str, set[str]]) -> None:
             elif name.endswith(".gguf"):
                 wrong = weights.gguf(full)
             else:
-                wrong = "" if os.path.getsize(full) else "is empty"
+                with open_regular(full) as source:
+                    wrong = "" if source.read(1) else "is empty"
         except FileNotFoundError:
             continue  # a link to nowhere: told already
         except OSError as error:
@@ -177,7 +179,12 @@ def _hashes(found: Found, wanted: Mapping[str, str], cache: str | None) -> None:
     hashes = FileHashes(found.root, cache)
     for name, value in sorted(wanted.items()):
         actual = hashes.one(name)
-        if actual is None:
+        if actual is None and os.path.exists(os.path.join(found.root, name)):
+            text = f"{name} cannot be read ({hashes.why[name]})"
+            found.broken.append(name)
+            if text not in found.problems:
+                found.problems.append(text)
+        elif actual is None:
             text = f"{name} is missing"
             if text not in found.problems:
                 found.problems.append(text)

@@ -9,6 +9,8 @@ import os
 import struct
 from typing import Any, BinaryIO
 
+from .file_hashes import open_regular
+
 _LARGEST_HEADER = 100 << 20  # safetensors' own limit
 _LFS = b"version https://git-lfs"
 
@@ -20,8 +22,8 @@ def safetensors(path: str) -> tuple[str, frozenset[str]]:
 
     Eight bytes with the header's length, the header (JSON), the tensors: the last one has to end with the file.
     """
-    size = os.path.getsize(path)
-    with open(path, "rb") as source:
+    with open_regular(path) as source:
+        size = os.fstat(source.fileno()).st_size
         head = source.read(8)
         if len(head) < 8 or head == _LFS[:8]:
             return _not_it(head + source.read(40), size), frozenset()
@@ -130,8 +132,8 @@ class _Gguf:
 
 def gguf(path: str) -> str:
     """What is wrong with a GGUF file; "" when it is whole. Raises OSError."""
-    size = os.path.getsize(path)
-    with open(path, "rb") as source:
+    with open_regular(path) as source:
+        size = os.fstat(source.fileno()).st_size
         magic = source.read(4)
         if magic != b"GGUF":
             return _not_it(magic + source.read(40), size) if size < 64 or magic == _LFS[:4] else "is no GGUF file"

@@ -132,6 +132,14 @@ def test_unreadable_and_missing_files_give_none(tmp_path):
     hashes = FileHashes(str(root), None)
     assert hashes.one("missing") is None
     assert hashes.one("folder") is None
+    assert hashes.why == {"missing": "No such file or directory", "folder": "it is no regular file"}
+
+
+def test_pipes_and_devices_are_unreadable_instead_of_read_for_ever(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    hashes = FileHashes(str(tmp_path), None)
+    assert [hashes.one("pipe"), hashes.one("/dev/zero")] == [None, None]
+    assert hashes.why == dict.fromkeys(("pipe", "/dev/zero"), "it is no regular file")
 
 
 def test_many_files_in_parallel_give_each_its_own(tmp_path):

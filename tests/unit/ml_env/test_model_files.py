@@ -186,6 +186,15 @@ def test_gguf_files(tmp_path):
     assert problems(split) == ["big-00002-of-00002.gguf is missing"]
 
 
+@pytest.mark.parametrize("name", ["x.gguf", "x.safetensors", "x.bin", "config.json", "x.safetensors.index.json"])
+def test_what_is_no_file_is_told_and_not_waited_for(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    told = f"{name} cannot be read (it is no regular file)"
+    assert told in problems(tmp_path)
+    assert told in problems(tmp_path, sha256={name: "0" * 64})
+    assert problems(tmp_path / name) == [f"{tmp_path / name} is no file and no folder"]
+
+
 @given(st.binary(max_size=60), st.integers(0, 250), st.booleans())
 def test_damaged_files_are_told_and_crash_nothing(tmp_path_factory, noise, at, as_gguf):
     folder = tmp_path_factory.mktemp("m")
