@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,8 @@ from .file_hashes import FileHashes, open_regular
 _INDEX = ".index.json"
 _LARGEST_JSON = 256 << 20  # the index of 200,000 tensors has about 20 MiB
 _NUMBERED = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<total>\d{5})(?P<kind>\.\w+)$")
+_MOST_PARTS = 200_000  # of all models in a folder; a model has some hundred
+_NAMED = 20  # missing files that are named; the others are counted
 #: File names of which one has to be there for a tokenizer.
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", "tiktoken.model", "spiece.model")
 _WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
@@ -33,6 +35,7 @@ class Found:
     shards: list[str] = field(default_factory=list)  # paths of the files with weights, below the folder
     total_bytes: int = 0  # of these
     root: str = ""  # the folder that the names are below
+    missing: set[str] = field(default_factory=set)  # names of files that are not there
 
     @property
     def complete(self) -> bool:
@@ -65,7 +68,15 @@ def look(
         full = os.path.join(found.root, name)
         found.total_bytes += os.path.getsize(full) if os.path.exists(full) else 0
     _hashes(found, sha256 or {}, cache)
+    found.problems += _listed(found.missing)
     return found
+
+
+def _listed(missing: Iterable[str]) -> list[str]:
+    # A name may be one that an index made up: of any length, with what a terminal would obey.
+    names = sorted(missing)
+    told = [f"{files.plain(name, 255)} is missing" for name in names[:_NAMED]]
+    return told + ([f"and {len(names) - _NAMED} more files are missing"] if len(names) > _NAMED else [])
 
 
 def _folder(found: Found, need_weights: bool, need_tokenizer: bool) -> None:
@@ -96,17 +107,15 @@ def _folder(found: Found, need_weights: bool, need_tokenizer: bool) -> None:
 
 def _numbered(found: Found, shards: list[str], names: set[str]) -> None:
     """Names the parts of "model-00001-of-00004" that are not there."""
-    for shard in list(shards):
-        match = _NUMBERED.match(shard)
-        if not match:
-            continue
-        total = int(match["total"])
-        wanted = [f"{match['stem']}-{number:05d}-of-{match['total']}{match['kind']}" for number in range(1, total + 1)]
-        for name in wanted:
-            text = f"{name} is missing"
-            if name not in names and text not in found.problems:
-                found.problems.append(text)
-        found.shards += [name for name in wanted if name in names and name not in found.shards]
+    matches = [match for match in map(_NUMBERED.match, shards) if match]
+    there = set(shards)
+    for stem, total, kind in sorted({(match["stem"], match["total"], match["kind"]) for match in matches}):
+        if len(found.missing) > _MOST_PARTS:
+            break  # many files that all claim to be one of many: it is told already
+        wanted = {f"{stem}-{number:05d}-of-{total}{kind}" for number in range(1, int(total) + 1)}
+        found.missing |= wanted - names
+        there |= wanted & names
+    found.shards = sorted(there)
 
 
 def _json(found: Found, name: str) -> Any:
@@ -137,12 +146,9 @@ def _mapped(found: Found) -> dict[str, set[str]]:
         # A name out of an index may be anything.
         inside = not os.path.isabs(shard) and ".." not in shard.split("/")
         if not inside or not os.path.exists(os.path.join(found.root, shard)):
-            text = f"{shard} is missing"
-            if text not in found.problems:
-                found.problems.append(text)
+            found.missing.add(shard)
             del mapped[shard]
-        elif shard not in found.shards:
-            found.shards.append(shard)
+    found.shards = sorted({*found.shards, *mapped})
     return mapped
 
 
@@ -169,7 +175,9 @@ def _sizes(found: Found, mapped: Mapping[str, set[str]]) -> None:
         lacking = sorted(mapped.get(name, set()) - (tensors or frozenset())) if tensors is not None else []
         if lacking:
             more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
-            found.problems.append(f"{name} lacks the tensor {lacking[0]}{more} that the index says is in it")
+            found.problems.append(
+                f"{name} lacks the tensor {files.plain(lacking[0], 255)}{more} that the index says is in it"
+            )
             found.broken.append(name)
 
 
@@ -185,9 +193,7 @@ def _hashes(found: Found, wanted: Mapping[str, str], cache: str | None) -> None:
             if text not in found.problems:
                 found.problems.append(text)
         elif actual is None:
-            text = f"{name} is missing"
-            if text not in found.problems:
-                found.problems.append(text)
+            found.missing.add(name)
         elif actual != value.lower():
             found.broken.append(name)
             found.problems.append(f"{name} has the SHA-256 {actual}, declared is {value.lower()}")

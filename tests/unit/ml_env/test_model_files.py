@@ -186,6 +186,64 @@ def test_gguf_files(tmp_path):
     assert problems(split) == ["big-00002-of-00002.gguf is missing"]
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        b'{"a":{"data_offsets":[0,1e999]}}',
+        b'{"a":{"data_offsets":[0,-1]}}',
+        b'{"a":{"data_offsets":[0,"9"]}}',
+        b'{"a":{"data_offsets":[0,%s]}}' % (b"9" * 4300),
+        b'{"a":3}',
+        b"[" * 200_000,
+    ],
+)
+def test_a_header_that_cannot_be_is_damaged(tmp_path, header):
+    (tmp_path / "x.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    assert problems(tmp_path / "x.safetensors") == ["x.safetensors is damaged: its header cannot be read"]
+
+
+def test_configuration_that_is_nested_without_end(sharded):
+    for name in ("config.json", "model.safetensors.index.json"):
+        (sharded / name).write_text("[" * 200_000)
+        assert f"{name} cannot be read (its brackets are nested too deeply)" in problems(sharded)
+
+
+def one_tensor(dimensions: int, value: int) -> bytes:
+    info = struct.pack("<QsI", 1, b"w", dimensions) + struct.pack("<Q", value) * dimensions + struct.pack("<IQ", 0, 0)
+    return b"GGUF" + struct.pack("<IQQ", 3, 1, 0) + info
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (one_tensor(200_000, (1 << 64) - 1), "a tensor of 200000 dimensions"),
+        (one_tensor(4, (1 << 64) - 1), "sizes of "),
+        # Empty strings, as many as an array may have.
+        (b"GGUF" + struct.pack("<IQQQsIIQ", 3, 0, 1, 1, b"a", 9, 8, 1 << 24) + b"\0" * (2 << 20), "more than 1 MiB"),
+    ],
+)
+def test_numbers_of_a_gguf_header_that_cannot_be_end_the_look(tmp_path, monkeypatch, content, told):
+    monkeypatch.setattr(weights, "_MOST_READ", 1 << 20 if "MiB" in told else weights._MOST_READ)
+    path = tmp_path / "x.gguf"
+    path.write_bytes(content)
+    assert problems(path)[0].startswith(f"x.gguf is damaged: its header holds {told}")
+
+
+def test_of_very_many_missing_parts_some_are_named(sharded):
+    for number in range(1, 40):
+        (sharded / f"x{number:02d}-00001-of-99999.bin").write_bytes(b"x")
+    said = [one for one in problems(sharded) if "missing" in one]
+    assert len(said) == 21
+    assert said[0] == "x01-00002-of-99999.bin is missing"
+    assert said[-1].endswith("more files are missing")
+
+
+def test_names_of_an_index_are_fit_to_be_shown(sharded):
+    shard = "\x1b[2J" + "a" * 1000
+    (sharded / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": shard}}))
+    assert problems(sharded) == ["a" * 251 + " is missing"]
+
+
 @pytest.mark.parametrize("name", ["x.gguf", "x.safetensors", "x.bin", "config.json", "x.safetensors.index.json"])
 def test_what_is_no_file_is_told_and_not_waited_for(tmp_path, name):
     os.mkfifo(tmp_path / name)
