@@ -8,6 +8,7 @@ hash that belongs to them. A cache that is damaged or missing only costs time.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -22,6 +23,7 @@ from . import files
 
 SCHEMA = 1
 _CHUNK = 1 << 20
+_KEPT = 10_000  # entries of files that nobody asked for this time
 
 
 def open_regular(path: str) -> BinaryIO:
@@ -64,8 +66,8 @@ def _settled(stat: os.stat_result, now_ns: int) -> bool:
 class FileHashes:
     """Hashes of the files below one root folder.
 
-    ``folder`` is where the cache file lies (``<home>/cache``); None: remember nothing. Entries of files that were not
-    asked for between construction and :meth:`save` are forgotten.
+    ``folder`` is where the cache file lies (``<home>/cache``); None: remember nothing. Several who ask for different
+    files of one folder share it: entries of files that were not asked for are kept while the files are as they were.
     """
 
     def __init__(self, root: str, folder: str | None, workers: int | None = None) -> None:
@@ -134,9 +136,23 @@ class FileHashes:
             self._new[path] = f"{_stamp(after)} {value}"
         return value
 
+    def _keep(self) -> None:
+        """Take over old entries that are still right, up to a number: nobody may ask for them again."""
+        left = _KEPT
+        for path, known in self._old.items():
+            if path in self._new or not isinstance(known, str) or left <= 0:
+                continue
+            left -= 1
+            with contextlib.suppress(OSError, ValueError):  # ValueError: a damaged cache may hold what is no path
+                if known.startswith(_stamp(os.stat(os.path.join(self.root, path))) + " "):
+                    self._new[path] = known
+
     def save(self) -> None:
         """Write the cache file (0600) when something changed. A folder that cannot be written is no error."""
-        if self.path is None or self._new == self._old:
+        if self.path is None:
+            return
+        self._keep()
+        if self._new == self._old:
             return
         text = json.dumps({"schema": SCHEMA, "root": self.root, "entries": self._new}, separators=(",", ":"))
         try:

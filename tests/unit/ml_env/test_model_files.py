@@ -9,7 +9,13 @@ import struct
 from pathlib import Path
 
 import pytest
-from ansible_collections.groundstate.llm.plugins.module_utils import model_files, page_cache, tiny_llama, weights
+from ansible_collections.groundstate.llm.plugins.module_utils import (
+    file_hashes,
+    model_files,
+    page_cache,
+    tiny_llama,
+    weights,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -160,6 +166,23 @@ def test_declared_hashes(sharded, tmp_path):
     (said,) = problems(sharded, sha256={name: "0" * 64})
     assert right in said
     assert problems(sharded, sha256={"no.bin": right}) == ["no.bin is missing"]
+
+
+def test_hashes_of_two_models_in_one_folder_are_read_once(tmp_path, monkeypatch):
+    folder = tmp_path / "models"
+    folder.mkdir()
+    now = file_hashes.time.time_ns()
+    monkeypatch.setattr(file_hashes.time, "time_ns", lambda: now + 3_600_000_000_000)  # long after they were written
+    reads = []
+    read = file_hashes.sha256_file
+    monkeypatch.setattr(file_hashes, "sha256_file", lambda path: reads.append(path) or read(path))
+    right = hashlib.sha256(gguf()).hexdigest()
+    for _run in range(2):
+        for name in ("a.gguf", "b.gguf"):
+            if not (folder / name).exists():
+                (folder / name).write_bytes(gguf())
+            assert problems(folder / name, sha256={name: right}, cache=str(tmp_path / "cache")) == []
+    assert len(reads) == 2
 
 
 def test_nothing_there(tmp_path):
