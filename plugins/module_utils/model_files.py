@@ -15,13 +15,16 @@ from .file_hashes import FileHashes, open_regular
 
 _INDEX = ".index.json"
 _LARGEST_JSON = 256 << 20  # the index of 200,000 tensors has about 20 MiB
-_NUMBERED = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<total>\d{5})(?P<kind>\.\w+)$")
+#: Parts of one model.
+NUMBERED = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<total>\d{5})(?P<kind>\.\w+)$")
 _MOST_PARTS = 200_000  # of all models in a folder; a model has some hundred
 _NAMED = 20  # missing files that are named; the others are counted
 #: File names of which one has to be there for a tokenizer.
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", "tiktoken.model", "spiece.model")
-_WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
+#: How files with weights end.
+WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
 # Weights in other formats, and what is no weights for all its name.
+_LEFT = (".incomplete", ".part", ".aria2")  # of interrupted downloads
 _NO_WEIGHTS = ("training_args.bin", "optimizer.pt", "scheduler.pt")
 
 
@@ -85,9 +88,9 @@ def _folder(found: Found, need_weights: bool, need_tokenizer: bool) -> None:
         full = os.path.join(found.path, name)
         if os.path.islink(full) and not os.path.exists(full):
             found.problems.append(f"{name} is a link to nowhere")
-        elif name.endswith((".incomplete", ".part", ".aria2")):
-            found.problems.append(f"{name} is what an interrupted download left")
-    found.shards = sorted(name for name in names if name.endswith(_WEIGHTS) and name not in _NO_WEIGHTS)
+        elif name.endswith(_LEFT):
+            _left(found, name, names)
+    found.shards = sorted(name for name in names if name.endswith(WEIGHTS) and name not in _NO_WEIGHTS)
     if all(name.endswith(".gguf") for name in found.shards) and found.shards:
         need_tokenizer = False  # it is in the file, and so is the configuration
     elif "config.json" not in names and "params.json" not in names:
@@ -105,9 +108,19 @@ def _folder(found: Found, need_weights: bool, need_tokenizer: bool) -> None:
     _numbered(found, found.shards, names)
 
 
+def _left(found: Found, name: str, names: set[str]) -> None:
+    whole = name.rpartition(".")[0]
+    if whole not in names:
+        found.problems.append(f"{name} is what an interrupted download left: finish that, or remove it")
+    elif name.endswith(".aria2"):  # a note beside the file itself, which has its full size from the beginning
+        found.problems.append(f"{name} says that {whole} was never downloaded whole: finish that, or remove both")
+        found.broken.append(whole)
+    # All others are renamed when they are done: beside the file that somebody got otherwise they mean nothing.
+
+
 def _numbered(found: Found, shards: list[str], names: set[str]) -> None:
     """Names the parts of "model-00001-of-00004" that are not there."""
-    matches = [match for match in map(_NUMBERED.match, shards) if match]
+    matches = [match for match in map(NUMBERED.match, shards) if match]
     there = set(shards)
     for stem, total, kind in sorted({(match["stem"], match["total"], match["kind"]) for match in matches}):
         if len(found.missing) > _MOST_PARTS:

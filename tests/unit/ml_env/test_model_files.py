@@ -135,8 +135,17 @@ def test_pointers_of_git_lfs_links_to_nowhere_and_leftovers(sharded):
     (sharded / "x.incomplete").touch()
     said = problems(sharded)
     assert "blob is a link to nowhere" in said
-    assert "x.incomplete is what an interrupted download left" in said
+    assert "x.incomplete is what an interrupted download left: finish that, or remove it" in said
     assert any("Git LFS" in one for one in said)
+
+
+def test_what_an_interrupted_download_left_beside_the_whole_file_means_nothing(sharded):
+    (sharded / "config.json.part").touch()
+    assert problems(sharded) == []
+    (sharded / "config.json.aria2").touch()
+    assert problems(sharded) == [
+        "config.json.aria2 says that config.json was never downloaded whole: finish that, or remove both"
+    ]
 
 
 def test_snapshots_of_links_are_followed(sharded, tmp_path):
