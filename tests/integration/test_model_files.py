@@ -249,6 +249,10 @@ def test_what_is_missing_comes_from_the_hub(module, tmp_path, content, monkeypat
         # Cut off here: fetched again.
         (here / "model.safetensors").write_bytes(content["model.safetensors"][:-1])
         assert ask(module, tmp_path, here, token=TOKEN, **asked)["models"][0]["complete"] is True
+        # A model that is a file comes without what lies beside it.
+        alone = tmp_path / "alone" / "model.safetensors"
+        assert ask(module, tmp_path, alone, token=TOKEN, **asked)["models"][0]["complete"] is True
+        assert [one.name for one in alone.parent.iterdir() if one.is_file()] == [alone.name]
     finally:
         server.shutdown()
         server.server_close()
