@@ -13,6 +13,7 @@ from typing import Any
 
 from .. import files
 from . import bundle, installers, interpreters, requirements, running
+from .drift import TOOLS, versions
 from .extras import Extras
 from .extras import apply as apply_extras
 from .extras import names as extra_names
@@ -20,9 +21,6 @@ from .installers import Sources
 from .interpreters import Interpreter
 from .requirements import Requirement
 from .store import Store
-
-# What "python -m venv" itself puts there.
-_TOOLS = ("pip", "setuptools", "wheel")
 
 #: Program that imports what its arguments name, each ``module`` or ``module:name``.
 IMPORT = """
@@ -94,13 +92,7 @@ def site_packages(folder: str, version: str) -> str:
 
 def distributions(site: str) -> dict[str, str]:
     """Normal name -> version of what is installed, read from the folders' names; aliases of ours included."""
-    found = {}
-    for entry in sorted(os.listdir(site)) if os.path.isdir(site) else []:
-        stem, dot, kind = entry.rpartition(".")
-        name, dash, version = stem.partition("-")
-        if dot and dash and kind == "dist-info":
-            found[requirements.normal(name)] = version
-    return found
+    return {name: found[-1] for name, found in versions(site).items()}
 
 
 def _check_patches(spec: Spec, items: list[Requirement]) -> None:
@@ -234,7 +226,7 @@ def _build(spec: Spec, made: Plan, store: Store, lock: int) -> None:
         problems += [f"{name} {have[name]} is there, the lock forbids it" for name in spec.forbidden if name in have]
         if problems:
             raise EnvError(f"{spec.path}: the installation does not match the lock: {'; '.join(problems)}")
-        have = {name: version for name, version in have.items() if name in locked or name not in _TOOLS}
+        have = {name: version for name, version in have.items() if name in locked or name not in TOOLS}
         apply_extras(spec.extras, made.folder, site, have, {})
         _check_imports(spec, made, lock)
         record = {
