@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -197,6 +198,25 @@ def test_too_little_space_is_said_before_anything_is_made(spec, tmp_path):
     with pytest.raises(build.EnvError, match=r"MiB are free at .*, the environment needs about 1000000000 MiB"):
         build.ensure(replace(spec, size_mib=10**9))
     assert Store(spec.path).folders() == []
+
+
+def test_a_failed_build_that_cannot_be_removed_says_what_failed_and_goes_with_the_next_run(spec, wheels, monkeypatch):
+    build.ensure(spec)
+    broken = replace(spec, requirements=spec.requirements + "not-there-at-all==3.2.1\n")
+    remove = Store.remove
+
+    def full(folder):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Store, "remove", staticmethod(full))
+    with pytest.raises(build.EnvError, match="not-there-at-all"):
+        build.ensure(broken)
+    left = [one for one in Store(spec.path).folders() if Store.state(one) == "unfinished"]
+    assert len(left) == 1
+    monkeypatch.setattr(Store, "remove", staticmethod(remove))
+    with pytest.raises(build.EnvError, match="MiB are free"):
+        build.ensure(replace(newer(spec, wheels), size_mib=10**9))
+    assert not os.path.exists(left[0])
 
 
 def test_a_python_that_is_not_there_or_not_for_the_lock_is_named(spec):

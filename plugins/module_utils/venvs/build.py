@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -208,6 +209,10 @@ def _build(spec: Spec, made: Plan, store: Store, lock: int) -> None:
     started = time.monotonic()
     kind, program = installers.choose(spec.installer)
     manifest = _manifest(spec, made) if spec.bundle else None
+    for one in store.folders():
+        if store.state(one) == "unfinished":  # it may be what fills the disk
+            with contextlib.suppress(OSError):
+                store.remove(one)
     _check_space(spec, manifest.size >> 20 if manifest else 0)
     store.begin(made.folder)
     try:
@@ -242,8 +247,10 @@ def _build(spec: Spec, made: Plan, store: Store, lock: int) -> None:
         }
         store.finish(made.folder, record)
     except BaseException:
-        # The environment in use is untouched; a part of a new one would only fill the disk.
-        store.remove(made.folder)
+        # The environment in use is untouched; a part of a new one would only fill the disk. What stays of it is marked
+        # and goes with the next run: what went wrong first is what has to be said.
+        with contextlib.suppress(OSError):
+            store.remove(made.folder)
         raise
 
 

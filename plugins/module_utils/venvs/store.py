@@ -12,13 +12,13 @@ for a server that still runs from it and for the way back.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import re
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from .. import files, procfs
@@ -97,7 +97,11 @@ class Store:
         if state != "absent":
             self.remove(folder)
         os.makedirs(folder)
-        files.write_atomic(os.path.join(folder, MARKER), f"{os.getpid()}\n")
+        try:
+            files.write_atomic(os.path.join(folder, MARKER), f"{os.getpid()}\n")
+        except OSError:
+            os.rmdir(folder)
+            raise
 
     def finish(self, folder: str, manifest: dict[str, Any]) -> None:
         """Declare a folder finished."""
@@ -136,13 +140,21 @@ class Store:
 
     @staticmethod
     def remove(folder: str) -> None:
-        """Remove a folder of ours; the marker first, so that a kill in between leaves something known as unfinished."""
-        files.write_atomic(os.path.join(folder, MARKER), "removing\n")
-        for name in os.listdir(folder):
-            if name != MARKER:
-                path = os.path.join(folder, name)
-                shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.unlink(path)
-        shutil.rmtree(folder)
+        """Remove a folder of ours; the marker first, so that a kill in between leaves something known as unfinished.
+
+        Works on a full disk, where this is what makes space. Raises OSError.
+        """
+        marker, manifest = os.path.join(folder, MARKER), os.path.join(folder, MANIFEST)
+        if os.path.exists(manifest) and not os.path.exists(marker):
+            # Another name for the manifest takes no block. Where even that fails it goes on: bin/ is removed first,
+            # and without bin/python no run takes the folder for an environment.
+            with contextlib.suppress(OSError):
+                os.rename(manifest, marker)
+        order = {"bin": 0, MANIFEST: 2, MARKER: 3}
+        for name in sorted(os.listdir(folder), key=lambda one: (order.get(one, 1), one)):
+            path = os.path.join(folder, name)
+            shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.unlink(path)
+        os.rmdir(folder)
 
     def remove_all(self) -> list[str]:
         """Remove the link, all folders and the lock's file; returns what there was."""
@@ -158,7 +170,7 @@ class Store:
                 os.unlink(leftover)
         return found
 
-    @contextmanager
+    @contextlib.contextmanager
     def locked(self, timeout_s: float) -> Iterator[int]:
         """Hold the lock; gives its file descriptor, for the installer to inherit.
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import subprocess
 import sys
 
 import pytest
+from ansible_collections.groundstate.llm.plugins.module_utils import files
 from ansible_collections.groundstate.llm.plugins.module_utils.venvs.store import MANIFEST, MARKER, Store, used
 
 
@@ -88,6 +91,59 @@ def test_the_newest_stay(store):
     assert store.prune(1) == [new]
     assert store.remove_all() == [store.path, middle]
     assert os.listdir(os.path.dirname(store.path)) == []
+
+
+@pytest.mark.parametrize("unfinished", [False, True])
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_a_full_disk_does_not_keep_what_is_removed(store, tmp_path, monkeypatch, unfinished, stubborn):
+    folder = make(store, "00000000")
+    for name in ("bin", "lib"):
+        (tmp_path / "envs" / "e.00000000" / name).mkdir()
+    if unfinished:
+        (tmp_path / "envs" / "e.00000000" / MARKER).touch()
+    store.switch(folder)
+
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files, "write_atomic", full)
+    if stubborn:
+        monkeypatch.setattr(os, "rename", full)
+    assert store.remove_all() == [store.path, folder]
+    assert os.listdir(tmp_path / "envs") == []
+    # Nor does one that cannot even be begun stay.
+    with pytest.raises(OSError, match="No space"):
+        store.begin(folder)
+    assert store.folders() == []
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_what_a_killed_removal_leaves_is_no_environment(store, tmp_path, monkeypatch, stubborn):
+    folder = make(store, "00000000")
+    for name in ("bin", "aaa", "lib"):
+        (tmp_path / "envs" / "e.00000000" / name).mkdir()
+        (tmp_path / "envs" / "e.00000000" / name / "python").touch()
+
+    def killed(path):
+        if path.endswith("lib"):
+            raise KeyboardInterrupt
+        remove(path)
+
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    remove = shutil.rmtree
+    monkeypatch.setattr(shutil, "rmtree", killed)
+    if stubborn:
+        monkeypatch.setattr(os, "rename", full)
+    with pytest.raises(KeyboardInterrupt):
+        store.remove(folder)
+    assert store.folders() == [folder]
+    assert not os.path.exists(os.path.join(folder, "bin"))
+    assert store.state(folder) == ("finished" if stubborn else "unfinished")
+    monkeypatch.undo()
+    store.remove(folder)
+    assert store.folders() == []
 
 
 def test_a_folder_that_a_process_works_from_is_known(tmp_path):
