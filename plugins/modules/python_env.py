@@ -129,7 +129,9 @@ options:
     type: int
     default: 0
   keep:
-    description: How many environments stay, the one in use included.
+    description:
+      - How many environments stay, the one in use included. One that a process works from stays in any case, and so
+        does one of which that cannot be told, because another user's process may not be looked at; a warning says so.
     type: int
     default: 2
   timeout_s:
@@ -321,6 +323,8 @@ def main() -> None:
         else:
             later = module.params["bundle_missing"] == "report"
             plan = build.plan(spec, later) if module.check_mode else build.ensure(spec, later)
+            for text in plan.warnings:
+                module.warn(f"{spec.path}: {text}")
             result = {
                 "changed": plan.changed and (module.check_mode or not plan.needs_bundle),
                 "path": spec.path,

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ansible_collections.groundstate.llm.plugins.module_utils.venvs import build, installers, requirements
+from ansible_collections.groundstate.llm.plugins.module_utils.venvs import build, installers, requirements, store
 from ansible_collections.groundstate.llm.plugins.module_utils.venvs.extras import Alias, Extras
 from ansible_collections.groundstate.llm.plugins.module_utils.venvs.installers import Sources
 from ansible_collections.groundstate.llm.plugins.module_utils.venvs.store import MANIFEST, MARKER, Store
@@ -33,6 +33,13 @@ def _only_local_wheels(monkeypatch, request):
         monkeypatch.setenv("UV_NO_INDEX", "1")
         monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
         monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _no_process_of_others(monkeypatch):
+    # To a normal user any of them may work from an environment.
+    others = store._others
+    monkeypatch.setattr(store, "_others", lambda proc: [one for one in others(proc) if one.uid == os.getuid()])
 
 
 @pytest.fixture
@@ -120,12 +127,12 @@ def test_only_so_many_environments_stay_but_none_that_a_process_uses(spec, wheel
     try:
         second = build.ensure(newer(spec, wheels, "b"))
         third = build.ensure(newer(spec, wheels, "c"))
-        store = Store(spec.path)
-        assert set(store.folders()) == {first.folder, second.folder, third.folder}
+        here = Store(spec.path)
+        assert set(here.folders()) == {first.folder, second.folder, third.folder}
     finally:
         user.communicate(b"\n")
-    assert store.prune(2) == [first.folder]
-    assert set(store.folders()) == {second.folder, third.folder}
+    assert here.prune(2) == [first.folder]
+    assert set(here.folders()) == {second.folder, third.folder}
 
 
 def test_a_changed_script_does_not_need_a_new_environment(spec):
@@ -298,10 +305,10 @@ def test_a_killed_build_takes_its_installer_along_and_the_next_run_recovers(spec
 
 
 def test_a_killed_build_of_a_lock_that_is_not_asked_for_again_is_cleared_away(spec, wheels):
-    store = Store(spec.path)
-    store.begin(store.folder("0123abcd"))
+    here = Store(spec.path)
+    here.begin(here.folder("0123abcd"))
     plan = build.ensure(spec)
-    assert store.folders() == [plan.folder]
+    assert here.folders() == [plan.folder]
 
 
 # --- the module ----------------------------------------------------------------------------------

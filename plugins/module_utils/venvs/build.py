@@ -80,6 +80,7 @@ class Plan:
     action: str  # none, extras, switch, build
     changes: list[str]
     needs_bundle: bool = False  # a build, for which the declared bundle is not on the host yet
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def changed(self) -> bool:
@@ -185,6 +186,7 @@ def ensure(spec: Spec, bundle_later: bool = False) -> Plan:
             if made.current != made.folder:
                 store.switch(made.folder)
             store.prune(spec.keep)
+            made.warnings += store.doubts
     except bundle.Unusable as error:
         if not bundle_later:
             raise EnvError(f"{spec.path}: {error}") from error

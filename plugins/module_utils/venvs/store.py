@@ -26,6 +26,7 @@ from .. import files, procfs
 MANIFEST = "groundstate-env.json"
 MARKER = ".groundstate-building"
 SCHEMA = 1
+_SLACK_S = 2.0  # between the clock of files and the one that counts since boot
 
 
 class Store:
@@ -33,6 +34,7 @@ class Store:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self.doubts: list[str] = []  # after prune(): why something stays of which nobody knows whether it is used
         self.parent, self.name = os.path.split(path)
         self._ours = re.compile(re.escape(self.name) + r"\.[0-9a-f]{8}")
 
@@ -132,11 +134,46 @@ class Store:
         surplus += [one for one in others if self.state(one) == "unfinished"]
         if not surplus:
             return []
-        busy = used(surplus)
+        busy, self.doubts = self._busy(surplus)
         removed = [one for one in surplus if one not in busy]
         for one in removed:
             self.remove(one)
         return removed
+
+    def _busy(self, folders: list[str]) -> tuple[set[str], list[str]]:
+        """Which of these folders stay for a process, and the doubts why."""
+        found, doubts = users([*folders, self.path], standing=True), []
+        busy = {one for one in folders if found[one]}
+        finished = [one for one in folders if self.state(one) == "finished"]  # no other can ever have been in use
+        known = {item.pid for one in busy for item in found[one]}
+        # The command line of what was started by the link names the link. It led elsewhere before the switch, to one
+        # of the folders that were there then.
+        switched = os.lstat(self.path).st_mtime if os.path.lexists(self.path) else 0.0
+        for item in found[self.path]:
+            since = procfs.started_at(item)
+            if item.pid not in known and since < switched + _SLACK_S:
+                busy.update(one for one in finished if self._made_at(one) <= since + _SLACK_S)
+        known.update(item.pid for item in found[self.path])
+        for item in unseen(known):
+            # What is older than a folder was not started from it.
+            mine = [one for one in finished if self._made_at(one) <= procfs.started_at(item) + _SLACK_S]
+            stay = [os.path.basename(one) for one in mine if one not in busy]
+            busy.update(mine)
+            if stay:
+                doubts.append(
+                    f"{', '.join(stay)} stays: whether process {item.pid} ({item.comm}), of another user, "
+                    "works from it cannot be told without being root"
+                )
+        return busy, doubts
+
+    @staticmethod
+    def _made_at(folder: str) -> float:
+        """When an environment was finished; 0 when it does not say."""
+        try:
+            made = (Store.manifest(folder) or {}).get("made_at", 0.0)
+        except (OSError, ValueError):
+            return 0.0
+        return float(made) if files.is_number(made) else 0.0
 
     @staticmethod
     def remove(folder: str) -> None:
@@ -206,24 +243,64 @@ def used(folders: list[str], proc: str = procfs.PROC) -> set[str]:
     return {folder for folder, found in users(folders, proc).items() if found}
 
 
-def users(folders: list[str], proc: str = procfs.PROC) -> dict[str, list[procfs.Process]]:
-    """The visible processes that work from each of these folders; this one and those that run it are left out."""
+def users(folders: list[str], proc: str = procfs.PROC, standing: bool = False) -> dict[str, list[procfs.Process]]:
+    """The visible processes that work from each of these folders; this one and those that run it are left out.
+
+    ``standing``: so do those whose current folder is there.
+    """
+    found: dict[str, list[procfs.Process]] = {folder: [] for folder in folders}
+    for item in _others(proc):
+        text = item.cmdline
+        for name in ("exe", "cwd") if standing else ("exe",):
+            with contextlib.suppress(OSError):
+                text += "\n" + os.readlink(f"{proc}/{item.pid}/{name}") + "/"
+        with contextlib.suppress(OSError):
+            text += _maps(item, proc)
+        for folder in folders:
+            if folder + "/" in text:
+                found[folder].append(item)
+    return found
+
+
+def unseen(known: set[int], proc: str = procfs.PROC) -> list[procfs.Process]:
+    """The processes but ``known`` ones that may be a Python, and whose files only another user may see."""
+    found = []
+    for item in _others(proc):
+        if item.pid not in known and not _another_program(item):
+            try:
+                _maps(item, proc)
+            except PermissionError:
+                found.append(item)
+            except OSError:
+                pass
+    return found
+
+
+def _maps(item: procfs.Process, proc: str) -> str:
+    with open(f"{proc}/{item.pid}/maps", encoding="utf-8", errors="replace") as maps:
+        return maps.read()
+
+
+def _others(proc: str) -> list[procfs.Process]:
+    """All visible processes but this one and those that run it."""
     table = procfs.processes(proc)
     own, pid = set(), os.getpid()
     while pid in table and pid not in own:
         own.add(pid)
         pid = table[pid].ppid
-    found: dict[str, list[procfs.Process]] = {folder: [] for folder in folders}
-    for number, item in table.items():
-        if number in own:
-            continue
-        text = item.cmdline
-        try:
-            with open(f"{proc}/{number}/maps", encoding="utf-8", errors="replace") as maps:
-                text += maps.read()
-        except OSError:
-            pass
-        for folder in folders:
-            if folder + "/" in text:
-                found[folder].append(item)
-    return found
+    return [item for number, item in table.items() if number not in own]
+
+
+def _another_program(item: procfs.Process) -> bool:
+    """Whether the names of a process, which are all that others see, say that it runs no Python of an environment.
+
+    One that was started by its path names that path. Others name a program that is found on the search path, or, as
+    services do, themselves ("sshd: ...", "(sd-pam)"). The titles that engines give to their workers are neither.
+    """
+    word = item.cmdline.partition(" ")[0]
+    if word.startswith("/"):
+        return True
+    name = re.sub(r"^[-@(]|[:)]$", "", word)
+    if not name or name.startswith("python") or item.comm.strip("()") != name[:15]:
+        return False
+    return name != word or shutil.which(name) is not None
