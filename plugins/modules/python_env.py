@@ -19,7 +19,7 @@ extends_documentation_fragment:
   - groundstate.llm.wheels
 options:
   path:
-    description: Where the environment is found. Something that was not made by this module is refused.
+    description: Where the environment is found, absolute. Something that was not made by this module is refused.
     type: path
     required: true
   state:
@@ -224,7 +224,10 @@ from ..module_utils.venvs.requirements import normal
 
 
 def specification(params: dict) -> build.Spec:
-    """The declaration of the environment in the form of module_utils."""
+    """The declaration of the environment in the form of module_utils. Raises ValueError."""
+    if not os.path.isabs(params["path"]):
+        # A module's current folder is whatever it happens to be, that of an installer is /.
+        raise ValueError(f"path is {params['path']!r}: name an absolute one (ml_env_path)")
     aliases = tuple(
         Alias(one["name"], normal(one["distribution"]), one["local_version"]) for one in params["dist_info_aliases"]
     )
