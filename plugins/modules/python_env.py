@@ -15,6 +15,8 @@ description:
   - O(path) is a symbolic link to a folder beside it. A new environment is built beside the one in use, which stays for
     servers that still run from it and for the way back. A build that was killed or that failed leaves it untouched.
   - Nothing is done when lock, Python and platform are those of the environment in use; that takes some milliseconds.
+  - One that was kept is taken again when its distributions are those that were installed and O(imports) can be imported
+    from it. Otherwise it is made again before it is used.
 extends_documentation_fragment:
   - groundstate.llm.wheels
 options:
@@ -35,7 +37,8 @@ options:
     type: str
   python:
     description:
-      - Path or name of the Python that the environment is made for.
+      - Path or name of the Python that the environment is made for. With a path, an environment of another executable
+        is not taken, even if that has the same version.
       - V(auto) keeps the one it was made for, else takes the Python that runs this module, else the newest on the
         host's search path; always within O(python_range).
     type: str
@@ -190,7 +193,7 @@ installed:
   type: int
   returned: when state is present
 python_version:
-  description: Version of the interpreter.
+  description: Version of the interpreter that the environment was made for.
   type: str
   returned: when state is present
 changes:
@@ -198,6 +201,14 @@ changes:
   type: list
   elements: str
   returned: always
+drift:
+  description:
+    - How the distributions of the environment in use differ from those that were installed when it was made, for
+      example because somebody called C(pip install) in it. A warning says the same.
+    - Nothing is done about it here, see O(groundstate.llm.python_env_files#module:pristine).
+  type: list
+  elements: str
+  returned: when state is present
 patched:
   description: Names of the patches in force, see M(groundstate.llm.python_env_files). A new environment has none.
   type: list
@@ -258,7 +269,8 @@ def specification(params: dict) -> build.Spec:
 def describe(plan: build.Plan) -> list[str]:
     """What a plan does, for people."""
     if plan.action == "build":
-        return [f"{plan.folder} made with {len(plan.items)} distributions for Python {plan.interpreter.version}"]
+        made = f"{plan.folder} made with {len(plan.items)} distributions for Python {plan.python_version}"
+        return [f"{made}: {plan.why}" if plan.why else made]
     if plan.action == "switch":
         return [f"switched to {plan.folder}, which was there", *plan.changes]
     return plan.changes
@@ -335,8 +347,9 @@ def main() -> None:
                 "hash": plan.hash,
                 "folder": plan.folder,
                 "installed": len(plan.items),
-                "python_version": plan.interpreter.version,
+                "python_version": plan.python_version,
                 "changes": describe(plan),
+                "drift": plan.drift.lines(),
                 "patched": sorted(patches.in_force(plan.folder)),
                 "needs_bundle": plan.needs_bundle,
             }

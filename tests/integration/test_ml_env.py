@@ -121,6 +121,60 @@ def test_another_lock_is_built_beside_and_the_old_environment_stays_for_the_way_
     assert say(spec.path) == "engine"
 
 
+def test_a_kept_environment_that_lacks_a_distribution_is_made_again_before_the_switch(spec, wheels):
+    first = build.ensure(spec)
+    second = build.ensure(newer(spec, wheels))
+    shutil.rmtree(next(Path(first.folder).glob("lib/*/site-packages/helper_cpu-2.1.dist-info")))
+    plan = build.plan(spec)
+    assert (plan.action, plan.folder) == ("build", first.folder)
+    assert plan.why == f"{first.folder} was kept, but is not what was installed there: helper-cpu 2.1 is missing"
+    # One that works from it is not disturbed, and what is in use stays until the new one is proved.
+    user = subprocess.Popen([f"{first.folder}/bin/python", "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        with pytest.raises(build.EnvError, match=rf"process {user.pid} \(python\) works from it(.|\n)*2.1 is missing"):
+            build.ensure(spec)
+    finally:
+        user.communicate(b"\n")
+    with pytest.raises(build.EnvError, match=r"had to be made again: .*helper-cpu 2\.1 is missing"):
+        build.ensure(replace(spec, sources=Sources(find_links=(str(wheels / "none"),))))
+    assert os.readlink(spec.path) == os.path.basename(second.folder)
+    assert build.ensure(spec).action == "build"
+    assert say(spec.path) == "engine"
+    assert build.plan(spec).action == "none"
+
+
+def test_a_kept_environment_that_cannot_be_imported_is_made_again_before_the_switch(spec, wheels):
+    first = build.ensure(spec)
+    build.ensure(newer(spec, wheels))
+    shutil.rmtree(next(Path(first.folder).glob("lib/*/site-packages/engine")))
+    assert build.plan(spec).action == "switch"
+    # With a bundle that is not on the host it is asked for.
+    missing = replace(spec, bundle=str(wheels / "bundle.tar"))
+    assert build.ensure(missing, bundle_later=True).needs_bundle
+    with pytest.raises(build.EnvError, match=r"bundle\.tar is not on the host"):
+        build.ensure(missing)
+    assert say(spec.path) == "new"
+    plan = build.ensure(spec)
+    assert (plan.action, plan.folder) == ("build", first.folder)
+    assert "it cannot be imported: engine:NAME: " in plan.why
+    assert say(spec.path) == "engine"
+
+
+def test_what_somebody_installed_in_the_environment_in_use_is_told_and_left(spec, module):
+    made = build.ensure(spec)
+    site = next(Path(made.folder).glob("lib/*/site-packages"))
+    (site / "helper_cpu-2.1.dist-info").rename(site / "helper_cpu-3.0.dist-info")
+    (site / "stranger-1.0.dist-info").mkdir()
+    for check in (True, False):
+        said = module("python_env", check=check, **arguments(spec))
+        assert said["changed"] is False
+        assert said["drift"] == ["helper-cpu is 3.0, installed was 2.1", "stranger 1.0 was added"]
+        assert f"{spec.path}: what is installed is not what was locked: helper-cpu is 3.0" in str(said["warnings"])
+    (site / "stranger-1.0.dist-info").rmdir()
+    (site / "helper_cpu-3.0.dist-info").rename(site / "helper_cpu-2.1.dist-info")
+    assert module("python_env", **arguments(spec))["drift"] == []
+
+
 def test_only_so_many_environments_stay_but_none_that_a_process_uses(spec, wheels):
     first = build.ensure(spec)
     user = subprocess.Popen([f"{first.folder}/bin/python", "-c", "input()"], stdin=subprocess.PIPE)
