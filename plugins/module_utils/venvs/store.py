@@ -71,10 +71,19 @@ class Store:
 
     @staticmethod
     def manifest(folder: str) -> dict[str, Any] | None:
-        """What a finished environment says of itself; None when it is not finished or from another version of us."""
+        """What a finished environment says of itself; None when it is not finished or from another version of us.
+
+        Raises ValueError for a damaged one.
+        """
         if Store.state(folder) != "finished":
             return None
-        raw = files.read_json(os.path.join(folder, MANIFEST))
+        try:
+            raw = files.read_json(os.path.join(folder, MANIFEST))
+        except ValueError as error:
+            # Without the file alone the folder would be a stranger's.
+            raise ValueError(
+                f"{str(error).partition(';')[0]}: remove the whole folder {folder}, and the next run makes it again"
+            ) from error
         return raw if isinstance(raw, dict) and raw.get("schema") == SCHEMA else None
 
     def check(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -91,3 +92,16 @@ def test_by_its_name_any_of_the_version_will_do_and_the_real_version_is_told(spe
     assert (plan.action, plan.folder) == ("none", first.folder)
     assert plan.interpreter.version == "3.30.2"
     assert plan.python_version == "3.30.7"
+
+
+def test_what_is_said_of_a_damaged_manifest_works(spec):
+    first = carry_out(spec)
+    with open(os.path.join(first.folder, "groundstate-env.json"), "w", encoding="utf-8") as manifest:
+        manifest.write('{"schema": 1, "key"')
+    with pytest.raises(
+        build.EnvError, match=f"is not valid JSON.*: remove the whole folder {first.folder}, and the next"
+    ):
+        build.plan(spec)
+    shutil.rmtree(first.folder)
+    assert carry_out(spec).action == "build"
+    assert build.plan(spec).action == "none"
