@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ansible_collections.groundstate.llm.plugins.module_utils.venvs import build, installers, requirements, store
+from ansible_collections.groundstate.llm.plugins.module_utils.venvs import build, installers, requirements, usage
 from ansible_collections.groundstate.llm.plugins.module_utils.venvs.extras import Alias, Extras
 from ansible_collections.groundstate.llm.plugins.module_utils.venvs.installers import Sources
 from ansible_collections.groundstate.llm.plugins.module_utils.venvs.store import MANIFEST, MARKER, Store
@@ -38,8 +38,8 @@ def _only_local_wheels(monkeypatch, request):
 @pytest.fixture(autouse=True)
 def _no_process_of_others(monkeypatch):
     # To a normal user any of them may work from an environment.
-    others = store._others
-    monkeypatch.setattr(store, "_others", lambda proc: [one for one in others(proc) if one.uid == os.getuid()])
+    others = usage.others
+    monkeypatch.setattr(usage, "others", lambda proc: [one for one in others(proc) if one.uid == os.getuid()])
 
 
 @pytest.fixture

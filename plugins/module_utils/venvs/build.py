@@ -21,7 +21,8 @@ from .extras import names as extra_names
 from .installers import Sources
 from .interpreters import Interpreter
 from .requirements import Requirement
-from .store import Store, users
+from .store import Store
+from .usage import users
 
 #: Program that imports what its arguments name, each ``module`` or ``module:name``.
 IMPORT = """

@@ -12,14 +12,16 @@ import time
 import pytest
 from ansible_collections.groundstate.llm.plugins.module_utils import files, procfs
 from ansible_collections.groundstate.llm.plugins.module_utils.venvs import store as venv_store
-from ansible_collections.groundstate.llm.plugins.module_utils.venvs.store import MANIFEST, MARKER, Store, used
+from ansible_collections.groundstate.llm.plugins.module_utils.venvs import usage
+from ansible_collections.groundstate.llm.plugins.module_utils.venvs.store import MANIFEST, MARKER, Store
+from ansible_collections.groundstate.llm.plugins.module_utils.venvs.usage import used
 
 
 @pytest.fixture(autouse=True)
 def _no_process_of_others(monkeypatch):
     # To a normal user any of them may work from an environment.
-    others = venv_store._others
-    monkeypatch.setattr(venv_store, "_others", lambda proc: [one for one in others(proc) if one.uid == os.getuid()])
+    others = usage.others
+    monkeypatch.setattr(usage, "others", lambda proc: [one for one in others(proc) if one.uid == os.getuid()])
 
 
 @pytest.fixture
@@ -229,13 +231,13 @@ def test_a_folder_in_which_a_process_stands_stays(store, waiting):
 
 def test_what_cannot_be_looked_at_may_be_a_user_and_is_named(store, monkeypatch):
     old = procfs.Process(4711, 5, 1, 1, "S", "VLLM::Worker_TP", 0, "VLLM::Worker_TP1")
-    monkeypatch.setattr(venv_store, "_others", lambda proc: [old])
+    monkeypatch.setattr(usage, "others", lambda proc: [old])
     monkeypatch.setattr(procfs, "started_at", lambda item: 2000.0)
 
     def hidden(item, proc):
         raise PermissionError
 
-    monkeypatch.setattr(venv_store, "_maps", hidden)
+    monkeypatch.setattr(usage, "_maps", hidden)
     first, second = make(store, "00000000"), make(store, "11111111")
     store.switch(second)
     half = store.folder("22222222")
@@ -269,7 +271,7 @@ def test_what_cannot_be_looked_at_may_be_a_user_and_is_named(store, monkeypatch)
     ],
 )
 def test_names_that_say_that_a_process_is_no_python_of_an_environment(comm, cmdline, other):
-    assert venv_store._another_program(procfs.Process(1, 1, 1, 1, "S", comm, 0, cmdline)) is other
+    assert usage.another_program(procfs.Process(1, 1, 1, 1, "S", comm, 0, cmdline)) is other
 
 
 def test_one_at_a_time_and_whoever_inherited_the_lock_holds_it(store):
