@@ -336,6 +336,21 @@ def test_the_environment_itself_says_which_patches_are_in_force(module, argument
     assert module("python_env", **asked)["patched"] == ["core.patch"]
 
 
+@pytest.mark.parametrize("content", ["{", '{"schema": 1, "patches": [{"name": "x"}], "files": {}}'])
+def test_a_damaged_journal_of_patches_is_said_by_all_modules(module, arguments, site, made, content):
+    Path(made.folder, "groundstate-patches.json").write_text(content)
+    lock = "".join(item.text + "\n" for item in made.items)
+    asked = {"path": arguments["path"], "requirements": lock, "python": sys.executable}
+    for name, more in (
+        ("python_env", asked),
+        ("python_env_files", arguments),
+        ("python_env_info", {"path": arguments["path"], "home": arguments["home"]}),
+    ):
+        refused = module(name, **more)
+        assert refused["failed"] is True
+        assert "groundstate-patches.json is " in refused["msg"]
+
+
 def test_the_environment_and_its_compiled_code_are_looked_at_by_its_own_python(module, arguments, site):
     found = module("python_env_info", path=arguments["path"], home=arguments["home"], imports=["engine:NAME", "helper"])
     assert found["table"] == [

@@ -4,7 +4,8 @@
 
 The wheels' RECORDs say what a file was before any patch, so the declared patches are always applied to that, whatever
 was applied last time. The journal (one file in the environment) holds what the wheels had, for the way back, and the
-hashes of what we made of it: any other content is somebody's own doing and is not overwritten.
+hashes of what we made of it: any other content is somebody's own doing and is not overwritten. While files change it
+says ``unfinished``, which a kill leaves there for the next run.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from .store import MANIFEST
 
 JOURNAL = "groundstate-patches.json"
 SCHEMA = 1
+#: Stands among the names of patches while nobody can say which of them is in force.
+UNFINISHED = "(unfinished)"
 
 
 class Edited(PatchError):
@@ -87,17 +90,56 @@ def journal(environment: str) -> dict[str, Any]:
         return {}
     if not isinstance(raw, dict) or raw.get("schema") != SCHEMA:
         raise ValueError(f"{path} was written by another version of Groundstate: make the environment anew")
+    if not _is_sound(raw):
+        raise ValueError(
+            f"{path} is damaged: remove it and let ml_env_pristine: repair put back what patches changed, or make the "
+            "environment anew"
+        )
     return raw
 
 
+def _is_sound(raw: Mapping[str, Any]) -> bool:
+    """Whether a journal has the form that we write."""
+    names, entries = raw.get("patches"), raw.get("files")
+    if (
+        not isinstance(names, list)
+        or not isinstance(entries, dict)
+        or not isinstance(raw.get("unfinished", False), bool)
+    ):
+        return False
+    return all(_is_patch(one) for one in names) and all(_is_entry(one) for one in entries.values())
+
+
+def _is_patch(raw: Any) -> bool:
+    if not isinstance(raw, dict) or set(raw) != set(Patch.__dataclass_fields__):
+        return False
+    return type(raw["strip"]) is int and all(isinstance(value, str) for key, value in raw.items() if key != "strip")
+
+
+def _is_entry(raw: Any) -> bool:
+    if not isinstance(raw, dict) or set(raw) != {"before", "mode", "ours"} or type(raw["mode"]) is not int:
+        return False
+    try:
+        base64.b64decode(raw["before"] or "", validate=True)
+    except (TypeError, ValueError):
+        return False
+    return isinstance(raw["ours"], list) and all(one is None or isinstance(one, str) for one in raw["ours"])
+
+
 def declared(environment: str) -> list[Patch]:
-    """The patches in force, as they were declared."""
-    return [Patch(**one) for one in journal(environment).get("patches", [])]
+    """The patches in force, as they were declared; after a kill those that were to be."""
+    return _patches(journal(environment))
+
+
+def _patches(known: Mapping[str, Any]) -> list[Patch]:
+    return [Patch(**one) for one in known.get("patches", [])]
 
 
 def in_force(environment: str) -> dict[str, str]:
-    """Name -> SHA-256 of the patches in force."""
-    return {one.name: one.sha256 for one in declared(environment)}
+    """Name -> SHA-256 of the patches in force, and UNFINISHED after a kill."""
+    known = journal(environment)
+    found = {one.name: one.sha256 for one in _patches(known)}
+    return {**found, UNFINISHED: files.digest(known)} if known.get("unfinished") else found
 
 
 def identity(path: str) -> str:
@@ -106,12 +148,17 @@ def identity(path: str) -> str:
     ``path``: the environment, or the link to it.
     """
     hashed = str((files.read_json(os.path.join(path, MANIFEST)) or {}).get("hash", ""))
-    patched = [one.sha256 for one in declared(path)]
+    patched = list(in_force(path).values())
     return files.digest([hashed, patched]) if patched else hashed
 
 
 def explained(known: Mapping[str, Any], found: Differences) -> list[str]:
-    """Take what patches in force did out of the differences; returns the paths of these files."""
+    """Take what patches in force did out of the differences; returns the paths of these files.
+
+    Half a patch is none: nothing is taken out after a kill.
+    """
+    if known.get("unfinished"):
+        return []
     taken = []
     for path, entry in known.get("files", {}).items():
         for kind in (found.edited, found.added, found.missing):
@@ -221,7 +268,8 @@ def plan(environment: str, site: str, found: Iterable[Distribution], wanted: lis
     for path in known.get("files", {}):
         if path not in target:
             base[path] = target[path] = here.base(path, [])
-    made = Plan(environment, before=[one["name"] for one in known.get("patches", [])], after=names)
+    there = [one["name"] for one in known.get("patches", [])] + [UNFINISHED] * bool(known.get("unfinished"))
+    made = Plan(environment, before=there, after=names)
     entries = {}
     for path, content in sorted(target.items()):
         entry = known.get("files", {}).get(path, {})
@@ -305,7 +353,7 @@ def _between(old: Mapping[str, Any], todo: Plan) -> dict[str, Any]:
         for path, entry in source.items():
             ours = merged.get(path, {}).get("ours", []) + entry["ours"]
             merged[path] = {**entry, "ours": ours}
-    return {**new, "files": merged}
+    return {**new, "files": merged, "unfinished": True}
 
 
 def _drop_empty(folder: str) -> None:

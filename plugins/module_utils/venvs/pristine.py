@@ -22,6 +22,7 @@ from . import patches
 
 PRISTINE, PATCHED, MODIFIED, UNKNOWN = "pristine", "patched", "modified", "unknown"
 _SHOWN = 20  # files named in a message
+_HALF_WAY = "patches are applied or taken back half-way: a run was killed, and the next python_env_files finishes that"
 _CUSTOMISED = ("sitecustomize.py", "usercustomize.py")
 
 
@@ -35,19 +36,22 @@ class Look:
     differences: Differences
     patches: list[str] = field(default_factory=list)  # names of the patches in force
     patched: list[str] = field(default_factory=list)  # files that they changed
+    unfinished: bool = False  # a run was killed while it changed them
     editable: list[dict[str, Any]] = field(default_factory=list)
     unverified: list[str] = field(default_factory=list)  # distributions without a RECORD
     unknown: dict[str, str] = field(default_factory=dict)
 
     @property
     def modified(self) -> list[str]:
-        """One line for each file that is not as declared, by distribution; then each checkout with changes."""
+        """A line for patches that are half applied and for each file that is not as declared, by distribution; then
+        each checkout with changes.
+        """
         versions = {one.name: one.version for one in self.distributions}
         found = []
         for kind, paths in _kinds(self.differences).items():
             for path, owner in paths.items():
                 found.append((owner, f"{path} {kind}" + (f" ({owner} {versions.get(owner, '')})" if owner else "")))
-        made = [text for _owner, text in sorted(found)]
+        made = [_HALF_WAY] * self.unfinished + [text for _owner, text in sorted(found)]
         for one in self.editable:
             if one["dirty"]:
                 changed = ", ".join(one["changed"][:5]) + (" ..." if len(one["changed"]) > 5 else "")
@@ -123,6 +127,7 @@ def look(path: str, cache: str | None) -> Look:
     hashes.save()
     known = patches.journal(environment)
     made = Look(environment, site, found, differences, [one["name"] for one in known.get("patches", [])])
+    made.unfinished = bool(known.get("unfinished"))
     made.patched = patches.explained(known, differences)
     _drop_startup(site, found, differences)
     made.unverified = sorted({one.name for one in found if one.record is None})

@@ -81,6 +81,7 @@ def _look(order: Order, todo: patches.Plan) -> Look:
     for kind in (found.differences.edited, found.differences.missing, found.differences.added):
         for path in [one for one in kind if one in todo.paths]:
             del kind[path]
+    found.unfinished = found.unfinished and not todo.changed  # else that is what it finishes
     return found
 
 
