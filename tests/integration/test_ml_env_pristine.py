@@ -168,6 +168,17 @@ def test_what_is_required_is_named_and_a_warning_warns(module, arguments, site):
     assert tree(site) == edited
 
 
+def test_a_file_whose_name_is_no_text_is_taken_out_and_kept(module, arguments, site):
+    path = os.fsencode(site / "engine") + b"/\xff.py"
+    with open(path, "wb") as out:
+        out.write(b"z = 1\n")
+    done = module("python_env_files", **arguments, pristine="repair")
+    assert not done["failed"], done
+    assert (done["verdict"], os.path.exists(path)) == ("pristine", False)
+    (copy,) = [one for one in done["kept"] if not one.endswith("kept.json")]
+    assert Path(copy).read_bytes() == b"z = 1\n"
+
+
 def test_a_repair_that_finds_no_wheel_changes_nothing(module, arguments, site, tmp_path):
     edit(site)
     edited = tree(site)

@@ -313,14 +313,14 @@ def _as_patch(place: str, path: str, copy: str) -> bytes | None:
         return None
     before, _mode = file_change.read(place)
     after, _mode = file_change.read(copy)
-    text = patch_format.render(path, before, after).decode("utf-8", "replace")
-    if any(one in text for one in _NO_TEXT):
-        return None
     try:
+        text = patch_format.render(path, before, after).decode("utf-8", "replace")
+        if any(one in text for one in _NO_TEXT):
+            return None
         changes = patch_format.parse(text) if text else []
         made = before
         for change in changes:
             made = patch_format.apply(made, change)
-    except PatchError:
+    except (PatchError, UnicodeError):  # the latter for a name that is not UTF-8
         return None
     return text.encode("utf-8") if made == after else None
