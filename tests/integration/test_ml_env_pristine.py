@@ -168,6 +168,17 @@ def test_what_is_required_is_named_and_a_warning_warns(module, arguments, site):
     assert tree(site) == edited
 
 
+def test_a_whole_added_package_is_taken_out(module, arguments, site):
+    (site / "evil" / "deep").mkdir(parents=True)
+    (site / "evil" / "__init__.py").write_text("")
+    (site / "evil" / "deep" / "more.py").write_text("x = 1\n")
+    assert "evil/deep/more.py added" in module("python_env_files", **arguments, pristine="require")["msg"]
+    done = module("python_env_files", **arguments, pristine="repair")
+    assert done["changes"] == ["evil/__init__.py taken out", "evil/deep/more.py taken out"]
+    # An empty folder can still be imported.
+    assert (done["verdict"], (site / "evil").exists()) == ("pristine", False)
+
+
 def test_a_file_whose_name_is_no_text_is_taken_out_and_kept(module, arguments, site):
     path = os.fsencode(site / "engine") + b"/\xff.py"
     with open(path, "wb") as out:

@@ -20,7 +20,7 @@ from typing import Any
 
 from .. import file_change, files
 from ..file_change import Change
-from ..fingerprint.distributions import Differences, Distribution, claims, encoded, normalise
+from ..fingerprint.distributions import Differences, Distribution, claims, is_told, normalise
 from . import patch_format
 from .patch_format import FileChange, PatchError
 from .requirements import same_version
@@ -204,10 +204,10 @@ class _Site:
             undone = now
             for change in reversed(wanted):
                 undone = patch_format.apply(undone, change.reversed())
-            if undone is not None and encoded(hashlib.sha256(undone).hexdigest()) in recorded.values():
+            if undone is not None and is_told(undone, recorded.values()):
                 return undone
         for content in (now, kept):
-            if content is not None and encoded(hashlib.sha256(content).hexdigest()) in recorded.values():
+            if content is not None and is_told(content, recorded.values()):
                 return content
         state = "is missing" if now is None else "was edited"
         whose = " and ".join(f"{name} {self.distributions[name].version}" for name in recorded)
@@ -335,7 +335,7 @@ def carry_out(todo: Plan) -> None:
             done.append(change)
             change.do()
             if change.after is None:
-                _drop_empty(os.path.dirname(change.path))
+                drop_empty(os.path.dirname(change.path))
         _write(path, todo.journal)
     except BaseException:
         for change in reversed(done):
@@ -356,8 +356,8 @@ def _between(old: Mapping[str, Any], todo: Plan) -> dict[str, Any]:
     return {**new, "files": merged, "unfinished": True}
 
 
-def _drop_empty(folder: str) -> None:
-    """Remove folders that a patch made for its files: an empty one can still be imported."""
+def drop_empty(folder: str) -> None:
+    """Remove folders that were made for files which are gone: an empty one can still be imported."""
     with contextlib.suppress(OSError):
         while not folder.endswith("-packages"):
             os.rmdir(folder)

@@ -8,7 +8,6 @@ writes is declared as well, and is no difference.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -62,7 +61,7 @@ class Look:
     def doubts(self) -> list[str]:
         """What could not be compared, one sentence each."""
         found = [f"{one} has no RECORD, so that its files cannot be compared" for one in self.unverified]
-        found += [f"{path} cannot be read" for path in sorted(self.differences.unreadable)]
+        found += [f"{path} cannot be read and compared" for path in sorted(self.differences.unreadable)]
         found += [
             f"{one['name']} is an editable install whose changes cannot be told" + (f" ({why})" if why else "")
             for one in self.editable
@@ -151,8 +150,7 @@ def _drop_startup(site: str, found: list[Distribution], differences: Differences
         if path not in kind:
             continue
         rest = _without_blocks(os.path.join(site, path))
-        told = recorded.get(path, {}).values()
-        same = rest is not None and distributions.encoded(hashlib.sha256(rest).hexdigest()) in told
+        same = rest is not None and distributions.is_told(rest, recorded.get(path, {}).values())
         if same or (rest is None and kind is differences.added):
             del kind[path]
 

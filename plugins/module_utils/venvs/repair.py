@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from .. import file_change, files
 from ..fingerprint.distributions import Distribution, normalise
-from . import bundle, installers, patch_format, pristine, requirements, running
+from . import bundle, installers, patch_format, patches, pristine, requirements, running
 from .extras import INSTALLER as OUR_INSTALLER
 from .installers import Sources
 from .patch_format import PatchError
@@ -165,6 +165,7 @@ def repair(order: Order, look: Look, todo: Todo) -> Kept:
             os.unlink(full)  # the link, not what it leads to
         else:
             file_change.Change(full, None, None).do()
+        patches.drop_empty(os.path.dirname(full))
     _check_result(order, todo, kept)
     return kept
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
+import re
 import sys
 import zipfile
 from pathlib import Path
@@ -190,6 +193,16 @@ def test_a_kill_in_the_middle_is_told_until_a_run_has_finished_it(env, first, ba
     assert patches.in_force(str(env.root)) == ({} if back else {"first": first.sha256})
     identities.add(patches.identity(str(env.root)))
     assert len(identities) == (2 if back else 3)
+
+
+def test_a_file_that_its_wheel_tells_by_another_hash_is_patched_and_put_back(env, first):
+    record = env.site / "engine-1.0.dist-info" / "RECORD"
+    value = base64.urlsafe_b64encode(hashlib.sha512(CORE.encode()).digest()).rstrip(b"=").decode()
+    record.write_text(re.sub(r"(core\.py),sha256=[^,]*", rf"\1,sha512={value}", record.read_text()))
+    env.ensure(first)
+    assert pristine.look(str(env.root), None).verdict == "patched"
+    env.ensure()
+    assert env.files()["engine/core.py"].decode() == CORE
 
 
 def test_an_edited_file_is_neither_patched_nor_overwritten(env, first):
