@@ -15,6 +15,7 @@ description:
   - Applies declared patches to installed files, all of them or none, and takes back those that are declared no longer.
     They are always applied to what the wheel has, exactly, without any fuzz.
   - The environment need not have been made by Groundstate.
+  - Of several runs for one environment, one works and the others wait for it.
 extends_documentation_fragment:
   - groundstate.llm.wheels
 options:
@@ -77,7 +78,7 @@ options:
     description: Path on the host of a bundle with the wheels. When it is there, a repair asks no index.
     type: path
   timeout_s:
-    description: Seconds that a repair may take.
+    description: Seconds that a repair may take, and that are waited for another run on the same environment.
     type: int
     default: 1800
 seealso:

@@ -21,7 +21,7 @@ from . import patches
 
 PRISTINE, PATCHED, MODIFIED, UNKNOWN = "pristine", "patched", "modified", "unknown"
 _SHOWN = 20  # files named in a message
-_HALF_WAY = "patches are applied or taken back half-way: a run was killed, and the next python_env_files finishes that"
+_HALF_WAY = "patches are applied or taken back half-way: a run is at it, or was killed and the next one finishes that"
 _CUSTOMISED = ("sitecustomize.py", "usercustomize.py")
 
 

@@ -228,7 +228,8 @@ def _install(order: Order, look: Look, todo: Todo) -> None:
     kind, program = installers.choose(order.installer)
     inside = os.path.join(look.environment, "bin", "python")
     settings = installers.pip_settings(inside)
-    scratch = os.path.join(order.home, "cache", "repair")
+    # Its own for each environment: whoever repairs another one must not clear it away.
+    scratch = os.path.join(order.home, "cache", f"repair-{files.digest(look.environment)[:8]}")
     shutil.rmtree(scratch, ignore_errors=True)  # of a run that was killed
     os.makedirs(scratch, mode=0o700)
     try:

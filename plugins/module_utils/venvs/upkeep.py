@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 from dataclasses import dataclass, field
 
@@ -13,7 +15,9 @@ from . import patches, pristine, repair
 from .patches import Edited, Patch
 from .pristine import Look
 from .repair import Order, RepairError
+from .store import Store
 
+LOCK = "groundstate-files"  # .lock, in the environment
 OFF, WARN, REQUIRE, REPAIR = POLICIES = ("off", "warn", "require", "repair")
 
 
@@ -37,10 +41,28 @@ class Outcome:
 def ensure(order: Order, policy: str, wanted: list[Patch] | None, check: bool) -> Outcome:
     """Bring the files to what is declared. ``wanted`` None: the patches in force stay. ``check``: change nothing.
 
-    Raises Refused, RepairError, PatchError, ValueError, OSError; a refused declaration before anything is changed.
+    A second run for the same environment waits until the first one is done: of two plans that are carried out at once,
+    each would change files that the other one has counted on. Raises Refused, RepairError, PatchError, ValueError,
+    OSError; a refused declaration before anything is changed.
     """
     environment = os.path.realpath(order.path)
     pristine.site_of(environment)
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(Store(os.path.join(environment, LOCK)).locked(order.timeout_s))
+        except TimeoutError:
+            raise RepairError(
+                f"{environment}: another run has been working on its files for {order.timeout_s:.0f} s, and this one "
+                "has waited that long (ml_env_timeout_s)"
+            ) from None
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
+            # Who may not write there can look only.
+        return _ensure(environment, order, policy, wanted, check)
+
+
+def _ensure(environment: str, order: Order, policy: str, wanted: list[Patch] | None, check: bool) -> Outcome:
     declared = patches.declared(environment) if wanted is None else wanted
     trouble: Edited | None = None
     todo = patches.Plan(environment)
