@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -147,6 +148,82 @@ def test_a_file_that_two_wheels_bring_is_as_installed_and_is_repaired_once(
     assert done["changes"] == ["right 1.0 installed again (1 edited)"]
     assert (site / "shared.py").read_text() in ("of = 'left'\n", "of = 'right'\n")
     assert module("python_env_files", **asked)["changed"] is False
+
+
+def uninstall(site: Path, name: str, leave: str = "nothing") -> None:
+    """As a person does it, or (``leave``) an installer that was killed."""
+    for info in site.glob(f"{name}-*.dist-info"):
+        shutil.rmtree(info)
+    if leave != "files":
+        shutil.rmtree(site / name)
+
+
+def install(site: Path, wheels: Path, name: str, version: str, *content: dict[str, str]) -> None:
+    """A wheel that is not at hand for the repair."""
+    wheel(wheels, name, version, "", *content)
+    zipfile.ZipFile(wheels / f"{name}-{version}-py3-none-any.whl").extractall(site)
+
+
+@pytest.mark.parametrize("installer", INSTALLERS)
+def test_other_distributions_than_the_locked_ones_are_named_and_put_back(module, arguments, site, tmp_path, installer):
+    before = packages(site)
+    uninstall(site, "helper")
+    uninstall(site, "engine")
+    install(site, tmp_path / "more", "engine", "2.0", {"core.py": "", "only_in_two.py": ""})
+    # It brings a file that a locked distribution has as well, with other content.
+    install(site, tmp_path / "more", "stranger", "1.0", {"../helper/__init__.py": "x = 1\n"})
+    (site / "stranger" / "__init__.py").write_text("mine = 1\n")
+    lines = ["helper 2.1 is missing", "engine is 2.0, installed was 1.0", "stranger 1.0 was added"]
+    refused = module("python_env_files", **arguments, pristine="require")
+    assert all(one in refused["msg"] for one in lines)
+    info = module("python_env_info", path=arguments["path"], home=arguments["home"])
+    assert (info["verdict"], info["pristine"]["drift"]) == ("failed", lines)
+    asked = {**arguments, "pristine": "repair", "installer": installer}
+    wanted = module("python_env_files", check=True, **asked)
+    done = module("python_env_files", **asked)
+    assert not done["failed"], done
+    assert done["changes"] == wanted["changes"]
+    assert done["changes"] == [
+        "engine 1.0 installed again (it was 2.0)",
+        "helper 2.1 installed again (it was missing)",
+        "stranger 1.0 uninstalled",
+    ]
+    assert done["verdict"] == "pristine"
+    assert packages(site) == before
+    assert not list(site.glob("stranger*"))
+    kept = {Path(one).name: Path(one) for one in done["kept"]}
+    assert json.loads(kept["kept.json"].read_text())["uninstalled"] == ["engine==2.0", "stranger==1.0"]
+    assert "+mine = 1" in kept["stranger.patch"].read_text()
+    assert module("python_env_files", **asked)["changed"] is False
+
+
+@pytest.mark.parametrize("leave", ["nothing", "files"])
+def test_a_repair_that_was_killed_after_it_uninstalled_is_finished_by_the_next(module, arguments, site, leave):
+    before = packages(site)
+    uninstall(site, "engine", leave)
+    assert "engine 1.0 is missing" in module("python_env_files", **arguments, pristine="require")["msg"]
+    done = module("python_env_files", **arguments, pristine="repair")
+    assert not done["failed"], done
+    assert done["verdict"] == "pristine"
+    assert packages(site) == before
+
+
+def test_a_declared_patch_waits_for_the_repair_of_what_it_is_for(module, arguments, site, tmp_path):
+    text = patch_format.render("engine/core.py", CORE.encode(), EDITED.encode()).decode()
+    patch = {"file": "core.patch", "distribution": "engine", "version": "1.0"}
+    asked = {**arguments, "pristine": "repair", "patches": [patch], "texts": {"core.patch": text}}
+    assert module("python_env_files", **asked)["verdict"] == "patched"
+    uninstall(site, "engine")
+    install(site, tmp_path / "more", "engine", "2.0")
+    done = module("python_env_files", **asked)
+    assert not done["failed"], done
+    assert (done["verdict"], done["patches"]) == ("patched", ["core.patch"])
+    assert (site / "engine" / "core.py").read_text() == EDITED
+    # One for a version that was never declared is refused before anything is done.
+    install(site, tmp_path / "more", "stranger", "1.0")
+    refused = module("python_env_files", **{**asked, "patches": [{**patch, "version": "3.0"}]})
+    assert "installed is 1.0" in refused["msg"]
+    assert (site / "stranger" / "__init__.py").exists()
 
 
 def test_what_is_required_is_named_and_a_warning_warns(module, arguments, site):
@@ -334,7 +411,7 @@ def test_a_repair_takes_the_wheels_of_a_bundle(module, arguments, site, made, tm
     Path(path).write_bytes(whole)
     assert module("python_env_files", **asked)["verdict"] == "pristine"
     assert (site / "engine" / "core.py").read_text() == CORE
-    assert not (tmp_path / "home" / "cache" / "repair").exists()
+    assert not list((tmp_path / "home" / "cache").glob("repair-????????"))
 
 
 def test_the_environment_itself_says_which_patches_are_in_force(module, arguments, site, made, tmp_path):

@@ -47,6 +47,7 @@ class Distribution:
     version: str
     record: dict[str, str] | None = None  # path below site-packages -> "sha256=..." or ""; None: no RECORD
     direct_url: dict = field(default_factory=dict)
+    folder: str = ""  # name of its dist-info or egg-info
 
 
 @dataclass
@@ -110,7 +111,7 @@ def installed(site: str) -> list[Distribution]:
             metadata = os.path.join(folder, "METADATA" if kind == "dist-info" else "PKG-INFO")
         headers = _headers(metadata)
         name, _dash, version = stem.partition("-")
-        one = Distribution(normalise(headers.get("Name", name)), headers.get("Version", version))
+        one = Distribution(normalise(headers.get("Name", name)), headers.get("Version", version), folder=entry)
         if kind == "dist-info":
             one.record = _record(os.path.join(folder, "RECORD"))
             one.direct_url = _direct_url(os.path.join(folder, "direct_url.json"))

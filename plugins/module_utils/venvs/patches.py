@@ -14,7 +14,7 @@ import base64
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -34,6 +34,14 @@ UNFINISHED = "(unfinished)"
 
 class Edited(PatchError):
     """A file that somebody edited, so that there is nothing to apply patches to."""
+
+
+class NotInstalled(PatchError):
+    """Patches for what is not installed, or in another version."""
+
+    def __init__(self, text: str, of: Sequence[Patch]) -> None:
+        super().__init__(text)
+        self.patches = of
 
 
 @dataclass(frozen=True)
@@ -258,12 +266,13 @@ def plan(environment: str, site: str, found: Iterable[Distribution], wanted: lis
     known = journal(environment)
     here = _Site(site, found, known)
     names = [one.name for one in wanted]
-    problems = [
-        f"the patch {name} is declared twice" for name in sorted({one for one in names if names.count(one) > 1})
-    ]
-    problems += [text for text in (_installed(one, here) for one in wanted) if text]
+    twice = [f"the patch {name} is declared twice" for name in sorted({one for one in names if names.count(one) > 1})]
+    problems = [(one, text) for one in wanted for text in [_installed(one, here)] if text]
+    said = "; ".join(twice + [text for _one, text in problems])
+    if twice:
+        raise PatchError(said)
     if problems:
-        raise PatchError("; ".join(problems))
+        raise NotInstalled(said, [one for one, _text in problems])
     target, base = _target(here, wanted)
     for path in known.get("files", {}):
         if path not in target:

@@ -2,6 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Whether the files of an environment are those of its wheels: edited, missing, added, and checkouts behind it.
 
+Where we made the environment, its manifest tells as well which distributions it should have.
+
 Files that a declared patch changed are told apart from files that somebody edited. What our own module python_startup
 writes is declared as well, and is no difference.
 """
@@ -18,6 +20,8 @@ from ..file_hashes import FileHashes
 from ..fingerprint import checkout, distributions, python_env
 from ..fingerprint.distributions import Differences, Distribution
 from . import patches
+from .drift import Drift, drift
+from .store import Store
 
 PRISTINE, PATCHED, MODIFIED, UNKNOWN = "pristine", "patched", "modified", "unknown"
 _SHOWN = 20  # files named in a message
@@ -39,18 +43,20 @@ class Look:
     editable: list[dict[str, Any]] = field(default_factory=list)
     unverified: list[str] = field(default_factory=list)  # distributions without a RECORD
     unknown: dict[str, str] = field(default_factory=dict)
+    drift: Drift = field(default_factory=Drift)  # distributions that the manifest tells otherwise
+    aliases: list[str] = field(default_factory=list)  # folders of second names that we gave
 
     @property
     def modified(self) -> list[str]:
-        """A line for patches that are half applied and for each file that is not as declared, by distribution; then
-        each checkout with changes.
+        """A line for patches that are half applied, each distribution and each file that is not as declared, by
+        distribution; then each checkout with changes.
         """
         versions = {one.name: one.version for one in self.distributions}
         found = []
         for kind, paths in _kinds(self.differences).items():
             for path, owner in paths.items():
                 found.append((owner, f"{path} {kind}" + (f" ({owner} {versions.get(owner, '')})" if owner else "")))
-        made = [_HALF_WAY] * self.unfinished + [text for _owner, text in sorted(found)]
+        made = [_HALF_WAY] * self.unfinished + self.drift.lines() + [text for _owner, text in sorted(found)]
         for one in self.editable:
             if one["dirty"]:
                 changed = ", ".join(one["changed"][:5]) + (" ..." if len(one["changed"]) > 5 else "")
@@ -85,6 +91,7 @@ class Look:
             "files": self.differences.files,
             **{kind: sorted(paths) for kind, paths in _kinds(self.differences).items()},
             "owners": {path: owner for paths in _kinds(self.differences).values() for path, owner in paths.items()},
+            "drift": self.drift.lines(),
             "patches": self.patches,
             "patched": self.patched,
             "editable": [
@@ -130,6 +137,12 @@ def look(path: str, cache: str | None) -> Look:
     made.patched = patches.explained(known, differences)
     _drop_startup(site, found, differences)
     made.unverified = sorted({one.name for one in found if one.record is None})
+    manifest = Store.manifest(environment)
+    made.aliases = list(((manifest or {}).get("extras") or {}).get("aliases") or [])
+    made.drift = drift(site, manifest)
+    for one in found:
+        if is_editable(one):  # in no lock, and told by its checkout
+            made.drift.extra.pop(one.name, None)
     made.editable = [
         checkout.read(one.name, one.direct_url["url"], cache, made.unknown) for one in found if is_editable(one)
     ]

@@ -7,14 +7,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..file_change import Change
 from ..fingerprint import distributions
 from . import patches, pristine, repair
-from .patches import Edited, Patch
+from .patch_format import PatchError
+from .patches import Edited, NotInstalled, Patch
 from .pristine import Look
 from .repair import Order, RepairError
+from .requirements import normal, same_version
 from .store import Store
 
 LOCK = "groundstate-files"  # .lock, in the environment
@@ -64,7 +67,7 @@ def ensure(order: Order, policy: str, wanted: list[Patch] | None, check: bool) -
 
 def _ensure(environment: str, order: Order, policy: str, wanted: list[Patch] | None, check: bool) -> Outcome:
     declared = patches.declared(environment) if wanted is None else wanted
-    trouble: Edited | None = None
+    trouble: PatchError | None = None
     todo = patches.Plan(environment)
     try:
         todo = _plan(environment, declared)
@@ -72,6 +75,10 @@ def _ensure(environment: str, order: Order, policy: str, wanted: list[Patch] | N
         if policy != REPAIR:
             raise
         trouble = error  # a repair may help
+    except NotInstalled as error:
+        if policy != REPAIR or not _comes_back(error.patches, _look(order, todo)):
+            raise
+        trouble = error
     made = Outcome(patches=[one.name for one in declared])
     if policy != OFF:
         made.before = _look(order, todo)
@@ -107,6 +114,12 @@ def _look(order: Order, todo: patches.Plan) -> Look:
     return found
 
 
+def _comes_back(wanted: Sequence[Patch], found: Look) -> bool:
+    """Whether a repair installs what these patches are for."""
+    versions = {**found.drift.missing, **{name: then for name, (then, _now) in found.drift.other.items()}}
+    return all(same_version(one.version, versions.get(normal(one.distribution), "")) for one in wanted)
+
+
 def _require(found: Look) -> None:
     if pristine.message(found):
         raise Refused(pristine.message(found))
@@ -118,7 +131,7 @@ def _repaired(
     found: Look,
     declared: list[Patch],
     todo: patches.Plan,
-    trouble: Edited | None,
+    trouble: PatchError | None,
     check: bool,
 ) -> patches.Plan:
     """Repair what differs, with the declared patches in force again; returns what is left to do about patches."""
