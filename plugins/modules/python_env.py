@@ -216,7 +216,9 @@ drift:
   elements: str
   returned: when state is present
 patched:
-  description: Names of the patches in force, see M(groundstate.llm.python_env_files).
+  description:
+    - Names of the patches in force, see M(groundstate.llm.python_env_files).
+    - After a kill in the middle, C((unfinished)) is among them until a run has finished that.
   type: list
   elements: str
   returned: when state is present
@@ -364,7 +366,7 @@ def main() -> None:
             if module._diff and plan.changed:
                 before = build.listing(plan.before.get("distributions", {}), plan.before.get("extras"))
                 result["diff"] = {"before": before, "after": build.after(plan, spec), "before_header": spec.path}
-    except build.EnvError as error:
+    except (build.EnvError, ValueError, OSError) as error:  # the latter of a journal of patches
         module.fail_json(msg=str(error))
     module.exit_json(**result, seconds=round(time.monotonic() - started, 3))
 

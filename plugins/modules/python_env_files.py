@@ -15,6 +15,7 @@ description:
   - Applies declared patches to installed files, all of them or none, and takes back those that are declared no longer.
     They are always applied to what the wheel has, exactly, without any fuzz.
   - The environment need not have been made by Groundstate.
+  - Of several runs for one environment, one works and the others wait for it.
 extends_documentation_fragment:
   - groundstate.llm.wheels
 options:
@@ -31,8 +32,11 @@ options:
       - What is done about files that are not as installed and not changed by a declared patch.
       - V(off) does not look (the first look reads all files). V(warn) warns. V(require) fails and names them.
       - V(repair) installs exactly the distributions with edited or missing files again, at the same versions, and takes
-        out files that were added. What was edited or added is kept below C(patches-kept/) in O(home), as a patch that
-        can be declared, or as a copy where a patch cannot say it.
+        out files that were added, C(.pth) files and C(sitecustomize.py) among them.
+      - In an environment that M(groundstate.llm.python_env) made, distributions that are missing, in another version or
+        added count as well. A repair installs those of the lock and uninstalls what was added.
+      - What was edited or added is kept below C(patches-kept/) in O(home), as a patch that can be declared, or as a
+        copy where a patch cannot say it; what was uninstalled, as lines for pip.
     type: str
     choices: ["off", warn, require, repair]
     default: "off"
@@ -77,7 +81,7 @@ options:
     description: Path on the host of a bundle with the wheels. When it is there, a repair asks no index.
     type: path
   timeout_s:
-    description: Seconds that a repair may take.
+    description: Seconds that a repair may take, and that are waited for another run on the same environment.
     type: int
     default: 1800
 seealso:
@@ -139,7 +143,7 @@ changes:
   returned: always
   sample: ["sglang 0.5.11 installed again (2 edited)", "patches: none -> topk.patch (1 file changed)"]
 modified:
-  description: One line for each file that is not as declared.
+  description: One line for each distribution and each file that is not as declared.
   type: list
   elements: str
   returned: always
