@@ -9,15 +9,12 @@ hash that belongs to them. A cache that is damaged or missing only costs time.
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
 import os
-import stat as stat_bits
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import BinaryIO
 
 from . import files
 
@@ -26,20 +23,11 @@ _CHUNK = 1 << 20
 _KEPT = 10_000  # entries of files that nobody asked for this time
 
 
-def open_regular(path: str) -> BinaryIO:
-    """A file, opened to be read. Raises OSError, also for what is none: a pipe waits for ever, a device never ends."""
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    if not stat_bits.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise OSError(errno.EINVAL, "it is no regular file", path)
-    return os.fdopen(handle, "rb")
-
-
 def sha256_file(path: str, limit: int | None = None) -> str:
     """SHA-256 (hex) of a file, or of its first ``limit`` bytes. Raises OSError."""
     total = hashlib.sha256()
     left = limit
-    with open_regular(path) as source:
+    with open(path, "rb", opener=files.regular) as source:
         while left is None or left > 0:
             piece = source.read(_CHUNK if left is None else min(_CHUNK, left))
             if not piece:

@@ -89,7 +89,7 @@ def read_json(path: str) -> Any | None:
     Raises ValueError naming the file when it is not JSON, OSError when it cannot be read.
     """
     try:
-        with open(path, encoding="utf-8") as source:
+        with open(path, encoding="utf-8", opener=regular) as source:
             return json.load(source)
     except FileNotFoundError:
         return None
@@ -131,12 +131,18 @@ def plain(line: str, longest: int = LONGEST_LINE) -> str:
     return _CONTROL.sub("", line[:longest])
 
 
+def regular(path: str, flags: int) -> int:
+    """For ``open(opener=...)``: raises OSError for what is no file. A pipe waits for ever, a device never ends."""
+    handle = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise _no_file(path)
+    return handle
+
+
 def read_regular(path: str, limit: int = 16 << 20) -> bytes:
     """What is in a file. Raises OSError, also for what is no file (a device, a pipe) or is longer than ``limit``."""
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would wait for its writer
-    with os.fdopen(handle, "rb") as source:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise _no_file(path)
+    with open(path, "rb", opener=regular) as source:
         raw = source.read(limit + 1)
     if len(raw) > limit:
         raise OSError(errno.EFBIG, f"it has more than {limit} bytes", path)

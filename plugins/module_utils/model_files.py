@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import files, weights
-from .file_hashes import FileHashes, open_regular
+from .file_hashes import FileHashes
 
 _INDEX = ".index.json"
 _LARGEST_JSON = 256 << 20  # the index of 200,000 tensors has about 20 MiB
@@ -175,7 +175,7 @@ def _sizes(found: Found, mapped: Mapping[str, set[str]]) -> None:
             elif name.endswith(".gguf"):
                 wrong = weights.gguf(full)
             else:
-                with open_regular(full) as source:
+                with open(full, "rb", opener=files.regular) as source:
                     wrong = "" if source.read(1) else "is empty"
         except FileNotFoundError:
             continue  # a link to nowhere: told already

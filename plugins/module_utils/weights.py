@@ -9,7 +9,6 @@ import struct
 from typing import Any, BinaryIO
 
 from . import files
-from .file_hashes import open_regular
 
 _LARGEST_HEADER = 100 << 20  # safetensors' own limit
 _LONGEST = 1 << 63  # no file is as long
@@ -23,7 +22,7 @@ def safetensors(path: str) -> tuple[str, frozenset[str]]:
 
     Eight bytes with the header's length, the header (JSON), the tensors: the last one has to end with the file.
     """
-    with open_regular(path) as source:
+    with open(path, "rb", opener=files.regular) as source:
         size = os.fstat(source.fileno()).st_size
         head = source.read(8)
         if len(head) < 8 or head == _LFS[:8]:
@@ -154,7 +153,7 @@ class _Gguf:
 
 def gguf(path: str) -> str:
     """What is wrong with a GGUF file; "" when it is whole. Raises OSError."""
-    with open_regular(path) as source:
+    with open(path, "rb", opener=files.regular) as source:
         size = os.fstat(source.fileno()).st_size
         magic = source.read(4)
         if magic != b"GGUF":

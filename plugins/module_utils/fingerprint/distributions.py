@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+from .. import files
 from ..file_hashes import FileHashes
 
 _CHUNK = 1 << 20
@@ -76,7 +77,7 @@ def without_credentials(url: str) -> str:
 def _headers(path: str) -> dict[str, str]:
     found: dict[str, str] = {}
     try:
-        with open(path, encoding="utf-8", errors="replace") as source:
+        with open(path, encoding="utf-8", errors="replace", opener=files.regular) as source:
             for line in source:
                 if not line.strip() or len(found) == 2:
                     break
@@ -90,7 +91,7 @@ def _headers(path: str) -> dict[str, str]:
 
 def _record(path: str) -> dict[str, str] | None:
     try:
-        with open(path, encoding="utf-8", errors="replace", newline="") as source:
+        with open(path, encoding="utf-8", errors="replace", newline="", opener=files.regular) as source:
             return {
                 os.path.normpath(row[0]): row[1] if len(row) > 1 else "" for row in csv.reader(source) if row and row[0]
             }
@@ -121,7 +122,7 @@ def installed(site: str) -> list[Distribution]:
 
 def _direct_url(path: str) -> dict:
     try:
-        with open(path, encoding="utf-8") as source:
+        with open(path, encoding="utf-8", opener=files.regular) as source:
             raw = json.load(source)
     except (OSError, ValueError):
         return {}
@@ -266,7 +267,7 @@ def _compare_others(site: str, path: str, told: list[str], owner: str, result: D
     """Compare a file with entries of RECORDs of which one has another hash than SHA-256, which is what is cached."""
     hashers = _hashers({*told, "sha256="})
     try:
-        with open(os.path.join(site, path), "rb") as source:
+        with open(os.path.join(site, path), "rb", opener=files.regular) as source:
             while piece := source.read(_CHUNK):
                 for one in hashers.values():
                     one.update(piece)

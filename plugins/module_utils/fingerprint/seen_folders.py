@@ -11,6 +11,8 @@ import glob
 import os
 import re
 
+from .. import files
+
 #: Of Debian's Python, whose base is /usr: pip installs for all environments go there.
 _LOCAL = "local"
 
@@ -42,7 +44,7 @@ def _named(site: str) -> list[str]:
     found = []
     for path in sorted(glob.glob(os.path.join(glob.escape(site), "*.pth"))):
         try:
-            with open(path, encoding="utf-8", errors="replace") as source:
+            with open(path, encoding="utf-8", errors="replace", opener=files.regular) as source:
                 lines = [line.strip() for line in source]
         except OSError:
             continue

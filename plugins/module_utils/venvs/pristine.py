@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .. import marked_block, python_startup
+from .. import files, marked_block, python_startup
 from ..file_hashes import FileHashes
 from ..fingerprint import checkout, distributions, python_env
 from ..fingerprint.distributions import Differences, Distribution
@@ -170,8 +170,7 @@ def _drop_startup(site: str, found: list[Distribution], differences: Differences
 
 def _without_blocks(path: str) -> bytes | None:
     """Content of a file without our blocks; None when there is nothing else in it."""
-    with open(path, encoding="latin-1", newline="") as source:
-        text: str | None = source.read()
+    text: str | None = files.read_regular(path).decode("latin-1")
     for name in marked_block.names(text or ""):
         text = marked_block.take(text, name) if text is not None else None
     return None if text is None else text.encode("latin-1")
