@@ -143,6 +143,7 @@ def test_a_speculation_of_known_figures(bed):
     assert "DOES NOT PAY" in again
 
 
+@pytest.mark.alone
 @pytest.mark.slow  # nine starts of a real engine: some five minutes, a quarter of an hour on a busy machine
 @pytest.mark.timeout(1800)
 def test_the_local_default_for_real(bed, llama_env):
