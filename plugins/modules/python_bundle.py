@@ -117,12 +117,12 @@ def main() -> None:
     )
     started = time.monotonic()
     given = module.params
+    # An index's password must not come back in a result or a message.
+    module.no_log_values.update(installers.secrets(given))
     try:
         sources = installers.sources(given)
     except ValueError as error:
         module.fail_json(msg=str(error))
-    # An index's password must not come back in a result or a message.
-    module.no_log_values.update(sources.secrets())
     same = ("path", "lock", "requirements", "python", "platform", "glibc", "installer")
     order = wheelhouse.Order(
         sources=sources, timeout_s=float(given["timeout_s"]), **{name: given[name] for name in same}

@@ -307,12 +307,12 @@ def main() -> None:
         supports_check_mode=True,
     )
     started = time.monotonic()
+    # An index's password must not come back in a result or a message.
+    module.no_log_values.update(installers.secrets(module.params))
     try:
         spec = specification(module.params)
     except ValueError as error:
         module.fail_json(msg=str(error))
-    # An index's password must not come back in a result or a message.
-    module.no_log_values.update(spec.sources.secrets())
     try:
         if module.params["state"] == "absent":
             removed = build.remove(spec.path, module.check_mode)

@@ -257,14 +257,13 @@ def _build(spec: Spec, made: Plan, store: Store, lock: int) -> None:
 
 def _install(spec: Spec, made: Plan, kind: str, program: str, lock: int, started: float) -> None:
     settings = installers.pip_settings(made.interpreter.executable)
-    changes = installers.uv_environment(settings, dict(os.environ)) if kind == "uv" else {}
     for path, text in installers.inputs(made.folder, kind, made.items).items():
         files.write_atomic(path, text)
     log = os.path.join(made.folder, "install.log")
     python = made.interpreter.executable
     for step in installers.steps(kind, program, python, made.folder, made.items, spec.sources):
         left = max(1.0, spec.timeout_s - (time.monotonic() - started))
-        environment = running.clean_environment({**step.environment, **changes})
+        environment = installers.environment(kind, step, settings)
         try:
             running.run(step.argv, environment, log, left, lock)
         except running.Failed as error:

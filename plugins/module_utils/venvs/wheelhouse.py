@@ -105,7 +105,7 @@ def _fetch(order: Order, items: list[Requirement], wanted: Target, scratch: str,
         for step in steps(order, items, wanted, scratch, kind, program, own.executable):
             left = max(1.0, order.timeout_s - (time.monotonic() - started))
             try:
-                running.run(step.argv, running.clean_environment(step.environment), log, left, handle)
+                running.run(step.argv, installers.environment("pip", step, settings), log, left, handle)
             except running.Failed as error:
                 output = installers.without_passwords(error.output)
                 raise BundleError(
@@ -136,10 +136,11 @@ def steps(
         argv = uv if kind == "uv" else [python, "-m", "venv", folder]
         made.append(Step("make an environment with pip", argv, {**base, "UV_PYTHON_DOWNLOADS": "never"}))
         python = os.path.join(folder, "bin", "python")
-    places = installers.places(order.sources)
+    places, asked = installers.places(order.sources), installers.variables("pip", order.sources)
     for name in sorted(installers.inputs(scratch, "pip", items)):
         argv = [python, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", *places, *tags(wanted, order)]
-        made.append(Step("fetch the wheels", [*argv, "-d", os.path.join(scratch, bundle.WHEELS), "-r", name], base))
+        argv += ["-d", os.path.join(scratch, bundle.WHEELS), "-r", name]
+        made.append(Step("fetch the wheels", argv, base, asked))
     return made
 
 
