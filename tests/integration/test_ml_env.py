@@ -188,6 +188,13 @@ def test_a_torch_that_is_not_a_cpu_build_cannot_get_in(spec, wheels):
         build.ensure(replace(spec, requirements="torch==2.13.0+cpu\n", imports=(), extras=Extras()))
 
 
+def test_a_lock_for_another_platform_is_refused_before_anything_is_made(spec):
+    asked = {**arguments(spec), "lock_platform": "linux-riscv64"}
+    assert "the lock is for linux-riscv64, the host is linux-" in run_module(asked)["msg"]
+    assert not Path(spec.path).parent.exists()
+    assert build.plan(replace(spec, platform="linux")).action == "build"
+
+
 def test_an_engine_that_cannot_be_imported_is_not_switched_to(spec, wheels):
     build.ensure(spec)
     lock = wheel(wheels, "engine", "3.0", "import missing_dependency\n", {"model.gguf": "x"})

@@ -51,6 +51,7 @@ class Spec:
     requirements: str
     python: str = interpreters.AUTO
     python_range: str = ""
+    platform: str = ""  # that the lock is for, or how its name begins
     extras: Extras = field(default_factory=Extras)
     forbidden: tuple[str, ...] = ()
     patches: tuple[tuple[str, str, str], ...] = ()  # (name, distribution, version) of those that will be applied
@@ -140,6 +141,9 @@ def plan(spec: Spec, bundle_later: bool = False) -> Plan:
         current = store.current()
         before = (store.manifest(current) if current else None) or {}
         interpreter = interpreters.find(spec.python, spec.python_range, before.get("interpreter"))
+        if not interpreter.platform.startswith(spec.platform):
+            said = f"the lock is for {spec.platform}, the host is {interpreter.platform}"
+            raise ValueError(f"{said}: choose another lock (ml_env_lock) or another host")
         key = files.digest([sorted(item.text for item in items), interpreter.tag, interpreter.platform])
         folder = store.folder(key[:8])
         whole = files.digest([key, spec.extras.as_dict()])
