@@ -19,6 +19,8 @@ from typing import Any
 from .requirements import in_range
 
 AUTO = "auto"
+#: Second numbers of the versions of Python 3 that there are or may be, newest first.
+MINORS = range(30, 7, -1)
 
 # Printed by the interpreter itself; its base executable, so that an environment never hangs on another one.
 _PROBE = (
@@ -84,7 +86,7 @@ def remembered(raw: Any) -> Interpreter | None:
 
 
 def _minors(python_range: str) -> list[int]:
-    return [minor for minor in range(30, 7, -1) if in_range(f"3.{minor}.99", python_range)]
+    return [minor for minor in MINORS if in_range(f"3.{minor}.99", python_range)]
 
 
 def find(request: str, python_range: str = "", known: Any = None) -> Interpreter:

@@ -19,6 +19,8 @@ from .requirements import Requirement
 
 #: Second number of the oldest glibc (2.5) that wheels are made for; pip matches each tag exactly.
 _OLDEST_GLIBC = 5
+# Releases of a Python that stand for all of them: which one the hosts have is not known.
+_PATCHES = ("0", "99")
 
 
 class BundleError(Exception):
@@ -34,6 +36,8 @@ class Order:
     requirements: str
     python: str = ""  # version, "3.11"; "": that of the running interpreter
     platform: str = ""  # "linux-x86_64"; "": that of the running interpreter
+    python_range: str = ""  # versions that the lock is for
+    lock_platform: str = ""  # platform that the lock is for, or how its name begins
     glibc: str = "2.28"  # the oldest that hosts have
     installer: str = "auto"
     sources: Sources = field(default_factory=Sources)
@@ -51,16 +55,48 @@ class Made:
 
 def target(order: Order) -> Target:
     """Python and platform that the bundle is for. Raises ValueError."""
-    own = interpreters.running()
-    if order.python and not re.fullmatch(r"3\.\d+", order.python):
-        raise ValueError(f"python {order.python!r}: give major and minor version, such as 3.12")
-    tag = f"cpython-{order.python.replace('.', '')}" if order.python else own.tag
-    platform = order.platform or own.platform
-    if not re.fullmatch(r"linux-(x86_64|aarch64)", platform):
-        raise ValueError(f"platform {platform!r}: linux-x86_64 or linux-aarch64")
-    if not re.fullmatch(r"2\.\d{1,2}", order.glibc):
-        raise ValueError(f"glibc {order.glibc!r}: give its version, such as 2.28")
-    return Target(tag, platform)
+    return Target(f"cpython-3{_minor(order)}", _platform(order))
+
+
+def _minor(order: Order) -> int:
+    """Second number of the Python's version: the one asked for, the running one, or the only one of the lock."""
+    fitting = [minor for minor in interpreters.MINORS if _fits(minor, order.python_range)]
+    if order.python:
+        match = re.fullmatch(r"3\.(\d{1,2})", order.python)
+        if not match or int(match[1]) not in interpreters.MINORS:
+            # 3.1 is what YAML makes of 3.10.
+            raise ValueError(f"python {order.python!r}: give major and minor version in quotes, such as '3.10'")
+        if int(match[1]) not in fitting:
+            raise ValueError(f"python {order.python!r}: the lock needs {order.python_range} (ml_env_bundle_python)")
+        return int(match[1])
+    own = interpreters.running().version
+    if not order.python_range or int(own.split(".")[1]) in fitting:
+        return int(own.split(".")[1])
+    if len(fitting) != 1:
+        raise ValueError(
+            f"the lock needs Python {order.python_range}, this one is {own}: name that of the hosts "
+            "(ml_env_bundle_python)"
+        )
+    return fitting[0]
+
+
+def _fits(minor: int, python_range: str) -> bool:
+    return any(requirements.in_range(f"3.{minor}.{patch}", python_range) for patch in _PATCHES)
+
+
+def _platform(order: Order) -> str:
+    own = interpreters.running().platform
+    # A lock for one platform only says which; "linux" leaves it to this machine.
+    wanted = order.platform or (own if own.startswith(order.lock_platform) else order.lock_platform)
+    if not re.fullmatch(r"linux-(x86_64|aarch64)", wanted):
+        raise ValueError(f"platform {wanted!r}: linux-x86_64 or linux-aarch64")
+    if not wanted.startswith(order.lock_platform):
+        raise ValueError(f"platform {wanted!r}: the lock is for {order.lock_platform} (ml_env_bundle_platform)")
+    match = re.fullmatch(r"2\.(\d{1,2})", order.glibc)
+    if not match or int(match[1]) < _OLDEST_GLIBC:
+        # 2.3 is what YAML makes of 2.30.
+        raise ValueError(f"glibc {order.glibc!r}: give its version in quotes, such as '2.30'")
+    return wanted
 
 
 def ensure(order: Order, dry: bool = False) -> Made:

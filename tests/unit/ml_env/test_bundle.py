@@ -9,7 +9,12 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from ansible_collections.groundstate.llm.plugins.module_utils.venvs import bundle, requirements, wheelhouse
+from ansible_collections.groundstate.llm.plugins.module_utils.venvs import (
+    bundle,
+    interpreters,
+    requirements,
+    wheelhouse,
+)
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -202,7 +207,37 @@ def test_pip_is_asked_for_the_hosts_python_and_platform(items):
     assert not [one for one in platforms if "2_34" in one or "x86" in one]
 
 
-@pytest.mark.parametrize("wrong", [{"python": "3"}, {"python": "3.11.2"}, {"platform": "win-amd64"}, {"glibc": "2"}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *[{"python": version} for version in ("3", "3.11.2", "3.1", "3.7", "3.99")],  # YAML makes 3.1 of 3.10
+        *[{"glibc": version} for version in ("2", "2.3", "2.4")],
+        {"platform": "win-amd64"},
+    ],
+)
 def test_what_no_host_has_is_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         wheelhouse.target(order(**wrong))
+
+
+def test_what_the_lock_is_not_for_is_refused():
+    with pytest.raises(ValueError, match=r"python '3.11': the lock needs ==3.12.\*"):
+        wheelhouse.target(order(python="3.11", python_range="==3.12.*"))
+    with pytest.raises(ValueError, match="'linux-x86_64': the lock is for linux-aarch64"):
+        wheelhouse.target(order(platform="linux-x86_64", lock_platform="linux-aarch64"))
+
+
+def test_undeclared_it_is_the_running_python_and_platform_or_the_only_ones_of_the_lock(monkeypatch):
+    python = interpreters.Interpreter("/p", "/p", "3.11.7", "cpython-311", "linux-x86_64")
+    monkeypatch.setattr(interpreters, "running", lambda: python)
+
+    def made(python_range: str, platform: str) -> tuple[str, str]:
+        found = wheelhouse.target(order(python_range=python_range, lock_platform=platform))
+        return found.tag, found.platform
+
+    assert made("", "") == ("cpython-311", "linux-x86_64")
+    assert made(">=3.10,<3.15", "linux") == ("cpython-311", "linux-x86_64")
+    assert made("==3.12.*", "linux-aarch64") == ("cpython-312", "linux-aarch64")
+    assert made(">=3.12.4,<3.13", "") == ("cpython-312", "linux-x86_64")
+    with pytest.raises(ValueError, match="ml_env_bundle_python"):
+        made(">=3.12", "linux")
