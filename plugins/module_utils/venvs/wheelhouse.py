@@ -9,7 +9,8 @@ import re
 import shutil
 import tempfile
 import time
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
 from .. import files
 from . import bundle, installers, interpreters, requirements, running
@@ -105,13 +106,15 @@ def ensure(order: Order, dry: bool = False) -> Made:
     try:
         items = requirements.parse(order.requirements)
         wanted = target(order)
+        needed = _needed(items, wanted)
         path = os.path.join(order.path, bundle.file_name(order.lock, items, wanted))
         if os.path.exists(path):
             try:
                 manifest = bundle.read_manifest(path)
                 bundle.check(path, manifest, items, wanted)
                 bundle.unpack(path, manifest, None)
-                return Made(path, False, manifest)
+                if not _lacking(needed, map(os.path.basename, manifest.files)):
+                    return Made(path, False, manifest)
             except ValueError:
                 pass  # damaged: made anew
         if dry:
@@ -120,7 +123,7 @@ def ensure(order: Order, dry: bool = False) -> Made:
         # Beside the bundle: there is where the space has to be.
         scratch = tempfile.mkdtemp(prefix=".bundle-", dir=order.path)
         try:
-            _fetch(order, items, wanted, scratch, started)
+            _fetch(order, needed, wanted, scratch, started)
             return Made(path, True, bundle.write(path, order.lock, items, wanted, os.path.join(scratch, bundle.WHEELS)))
         finally:
             shutil.rmtree(scratch)
@@ -150,14 +153,47 @@ def _fetch(order: Order, items: list[Requirement], wanted: Target, scratch: str,
                 ) from error
     finally:
         os.close(handle)
-    have = _names(os.path.join(scratch, bundle.WHEELS))
-    lacking = [item.name for item in items if item.name not in have and ";" not in item.text]
+    wheels = os.path.join(scratch, bundle.WHEELS)
+    lacking = _lacking(items, os.listdir(wheels) if os.path.isdir(wheels) else [])
     if lacking:
         raise BundleError(f"the bundle of {order.lock}: pip fetched no wheel of {', '.join(lacking)}")
 
 
-def _names(folder: str) -> set[str]:
-    return {requirements.normal(name.split("-")[0]) for name in os.listdir(folder)} if os.path.isdir(folder) else set()
+def _lacking(items: list[Requirement], wheels: Iterable[str]) -> list[str]:
+    have = {requirements.normal(name.split("-")[0]) for name in wheels}
+    return [item.name for item in items if item.name not in have]
+
+
+def _needed(items: list[Requirement], wanted: Target) -> list[Requirement]:
+    """The lines that hold on the hosts, without their markers: pip would ask those of the running Python."""
+    return [replace(item, text=item.unmarked) for item in items if not item.marker or _holds(item, wanted)]
+
+
+def _holds(item: Requirement, wanted: Target) -> bool:
+    """Whether the marker of a line holds for any release of the hosts' Python. Raises ValueError."""
+    try:
+        from packaging.markers import InvalidMarker, Marker  # ansible-core needs it: every controller has it
+    except ImportError as error:
+        raise ValueError(f"{item.name} has a marker, which takes the package packaging to be understood") from error
+    version = "3." + wanted.tag.rpartition("-3")[2]
+    names = {
+        "implementation_name": "cpython",
+        "os_name": "posix",
+        "platform_machine": wanted.platform.rpartition("-")[2],
+        "platform_python_implementation": "CPython",
+        "platform_release": "",
+        "platform_system": "Linux",
+        "platform_version": "",
+        "python_version": version,
+        "sys_platform": "linux",
+        "extra": "",
+    }
+    try:
+        marker = Marker(item.marker)
+    except InvalidMarker as error:
+        raise ValueError(f"{item.name}: {item.marker!r} is no marker") from error
+    full = (f"{version}.{patch}" for patch in _PATCHES)
+    return any(marker.evaluate({**names, "python_full_version": one, "implementation_version": one}) for one in full)
 
 
 def steps(

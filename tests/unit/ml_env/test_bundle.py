@@ -241,3 +241,30 @@ def test_undeclared_it_is_the_running_python_and_platform_or_the_only_ones_of_th
     assert made(">=3.12.4,<3.13", "") == ("cpython-312", "linux-x86_64")
     with pytest.raises(ValueError, match="ml_env_bundle_python"):
         made(">=3.12", "linux")
+
+
+@pytest.mark.parametrize(
+    ("marker", "holds"),
+    [
+        ('python_version >= "3.12"', True),
+        ('python_version < "3.12"', False),
+        ("python_full_version < '3.12'", False),
+        ("python_full_version >= '3.12.4'", True),  # for some of the hosts
+        ("platform_machine == 'aarch64' and sys_platform == 'linux'", True),
+        ("platform_machine == 'x86_64'", False),
+        ("sys_platform == 'win32'", False),
+        ("platform_python_implementation != 'PyPy'", True),
+        ("extra == 'gpu'", False),
+    ],
+)
+def test_markers_are_those_of_the_hosts(marker, holds):
+    items = requirements.parse(f"engine==1.0 ; {marker} --hash=sha256:aa --hash=sha256:bb\nhelper==2.1\n")
+    needed = wheelhouse._needed(items, bundle.Target("cpython-312", "linux-aarch64"))
+    engine = ["engine==1.0 --hash=sha256:aa --hash=sha256:bb"] if holds else []
+    assert [one.text for one in needed] == [*engine, "helper==2.1"]
+
+
+def test_what_is_no_marker_is_said():
+    items = requirements.parse("engine==1.0 ; python_versoin > '3'\n")
+    with pytest.raises(ValueError, match=r"engine: .*is no marker"):
+        wheelhouse._needed(items, TARGET)
