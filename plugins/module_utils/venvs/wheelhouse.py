@@ -4,12 +4,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from .. import files
@@ -120,39 +122,72 @@ def ensure(order: Order, dry: bool = False) -> Made:
         if dry:
             return Made(path, True, None)
         os.makedirs(order.path, exist_ok=True)
-        # Beside the bundle: there is where the space has to be.
-        scratch = tempfile.mkdtemp(prefix=".bundle-", dir=order.path)
-        try:
-            _fetch(order, needed, wanted, scratch, started)
+        with _scratch(order.path) as (scratch, handle):
+            _fetch(order, needed, wanted, scratch, handle, started)
             return Made(path, True, bundle.write(path, order.lock, items, wanted, os.path.join(scratch, bundle.WHEELS)))
-        finally:
-            shutil.rmtree(scratch)
     except (ValueError, OSError) as error:
         hint = " " + installers.remedy(str(error)) if getattr(error, "errno", 0) == 28 else ""
         raise BundleError(f"the bundle of {order.lock}: {error}.{hint}") from error
 
 
-def _fetch(order: Order, items: list[Requirement], wanted: Target, scratch: str, started: float) -> None:
+@contextlib.contextmanager
+def _scratch(folder: str) -> Iterator[tuple[str, int]]:
+    """A new folder beside the bundle, where the space has to be, and a file descriptor that locks it.
+
+    What killed runs left there is removed: a lock ends with its processes. Where no folder can be locked (NFS), it
+    stays.
+    """
+    outer = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(outer, fcntl.LOCK_EX)  # nobody may find the new folder before it is locked
+        for name in os.listdir(folder):
+            if re.fullmatch(r"\.bundle-\w+", name):
+                _remove_unused(os.path.join(folder, name))
+        scratch = tempfile.mkdtemp(prefix=".bundle-", dir=folder)
+        handle = os.open(scratch, os.O_RDONLY)
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+    finally:
+        os.close(outer)
+    try:
+        yield scratch, handle
+    finally:
+        os.close(handle)
+        shutil.rmtree(scratch)
+
+
+def _remove_unused(path: str) -> None:
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:  # no folder, or another user's
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(path, ignore_errors=True)
+    except OSError:
+        pass  # being made, or not to be known
+    finally:
+        os.close(handle)
+
+
+def _fetch(order: Order, items: list[Requirement], wanted: Target, scratch: str, handle: int, started: float) -> None:
     kind, program = installers.choose(order.installer)
     own = interpreters.running()
     settings = installers.pip_settings(own.executable)
     for path, text in installers.inputs(scratch, "pip", items).items():
         files.write_atomic(path, text)
     log = os.path.join(scratch, "fetch.log")
-    handle = os.open(scratch, os.O_RDONLY)
-    try:
-        for step in steps(order, items, wanted, scratch, kind, program, own.executable):
-            left = max(1.0, order.timeout_s - (time.monotonic() - started))
-            try:
-                running.run(step.argv, installers.environment("pip", step, settings), log, left, handle)
-            except running.Failed as error:
-                output = installers.without_passwords(error.output)
-                raise BundleError(
-                    f"the bundle of {order.lock}: could not {step.what} ({error}).\n{output}\n"
-                    f"Asked: {installers.describe(order.sources, settings)}. {installers.remedy(output)}"
-                ) from error
-    finally:
-        os.close(handle)
+    for step in steps(order, items, wanted, scratch, kind, program, own.executable):
+        left = max(1.0, order.timeout_s - (time.monotonic() - started))
+        try:
+            running.run(step.argv, installers.environment("pip", step, settings), log, left, handle)
+        except running.Failed as error:
+            output = installers.without_passwords(error.output)
+            raise BundleError(
+                f"the bundle of {order.lock}: could not {step.what} ({error}).\n{output}\n"
+                f"Asked: {installers.describe(order.sources, settings)}. {installers.remedy(output)}"
+            ) from error
     wheels = os.path.join(scratch, bundle.WHEELS)
     lacking = _lacking(items, os.listdir(wheels) if os.path.isdir(wheels) else [])
     if lacking:

@@ -268,3 +268,16 @@ def test_what_is_no_marker_is_said():
     items = requirements.parse("engine==1.0 ; python_versoin > '3'\n")
     with pytest.raises(ValueError, match=r"engine: .*is no marker"):
         wheelhouse._needed(items, TARGET)
+
+
+def test_what_a_killed_run_left_is_cleared_away_and_what_another_is_making_is_not(tmp_path):
+    left = tmp_path / ".bundle-abc_123"
+    (left / "wheels").mkdir(parents=True)
+    (left / "wheels" / "big.whl").write_text("x")
+    (tmp_path / ".bundle-of-mine").mkdir()
+    with wheelhouse._scratch(str(tmp_path)) as (first, _):
+        assert not left.exists()
+        with wheelhouse._scratch(str(tmp_path)) as (second, _):
+            assert Path(first).is_dir()
+            assert first != second
+    assert [one.name for one in tmp_path.iterdir()] == [".bundle-of-mine"]
