@@ -112,7 +112,9 @@ def read_manifest(path: str) -> Manifest:
     try:
         with tarfile.open(path, "r:") as tar:
             return _manifest(path, tar, tar.next())
-    except tarfile.TarError as error:
+    except Unusable:
+        raise
+    except (tarfile.TarError, ValueError) as error:  # ValueError: numbers in headers that are none
         raise Unusable(f"{path} is no bundle, or was cut off while it was copied ({error}): {_AGAIN}") from error
 
 
@@ -147,7 +149,9 @@ def unpack(path: str, manifest: Manifest, folder: str | None) -> None:
                 whole = source is not None and member.size == wanted["size"]
                 if not whole or _copy(source, member.name, folder) != wanted["sha256"]:
                     raise Unusable(f"{path}: {member.name} is damaged (its SHA-256 is not the one made): {_AGAIN}")
-    except (tarfile.TarError, EOFError) as error:
+    except Unusable:
+        raise
+    except (tarfile.TarError, EOFError, ValueError) as error:  # ValueError: numbers in headers that are none
         raise Unusable(f"{path} was cut off while it was copied ({error}): {_AGAIN}") from error
     if left:
         raise Unusable(f"{path} is incomplete, it lacks {', '.join(sorted(left))}: {_AGAIN}")
