@@ -91,3 +91,53 @@ def test_off_without_quotes_is_off(folder):
     assert "failed=0" in recap, output
     assert "Check that the engine can run" not in output
     assert "Bring the files" not in output
+
+
+def test_a_patch_that_is_no_utf_8_is_named(folder):
+    (folder / "latin.patch").write_bytes(PATCH.replace("x=2", "x='é'").encode("latin-1"))
+    patch = f"ml_env_patches: [{{file: {folder}/latin.patch, distribution: engine, version: '1.0'}}]"
+    output, recap = play(folder, patch)
+    assert "failed=1" in recap, output
+    assert f"ml_env_patches: {folder}/latin.patch: not UTF-8" in output
+
+
+def test_check_mode_says_that_a_damaged_copy_of_the_bundle_would_be_copied_again(folder):
+    output, recap = play(folder, "", playbook=str(ROOT / "playbooks" / "bundle.yml"))
+    assert "failed=0" in recap, output
+    (made,) = (folder / "bundles").iterdir()
+    copy = folder / "home" / "bundles" / made.name
+    copy.parent.mkdir(parents=True)
+    copy.write_bytes(made.read_bytes()[:700])
+    output, recap = play(folder, f"ml_env_bundle: {made}", "--check")
+    assert "failed=0" in recap, output
+    assert "Copy the bundle to the host" in output
+    assert copy.stat().st_size == 700
+    output, recap = play(folder, f"ml_env_bundle: {made}")
+    assert "failed=0" in recap, output
+    assert core(folder) == "x=1\n"
+
+
+def test_a_bundle_that_cannot_be_fetched_is_named_with_the_reason_and_without_its_password(folder):
+    address = "http://user:S3cretPw@127.0.0.1:9/small.tar"
+    output, recap = play(folder, f"ml_env_bundle: {address}", "-vvv")
+    assert "failed=1" in recap, output
+    assert re.search(r"http://\*\*\*@127.0.0.1:9/small.tar cannot be fetched: .*Connection refused", output), output
+    assert "S3cretPw" not in output
+
+
+def test_a_lock_for_another_platform_and_a_bundle_for_another_python_are_refused(folder):
+    (folder / "locks" / "small" / "lock.yml").write_text('{platform: linux-aarch64, python: "==3.12.*", size_mib: 1}')
+    declared = "{ml_env_bundle_python: 3.10, ml_env_bundle_platform: linux-aarch64}"
+    output, recap = play(folder, declared, playbook=str(ROOT / "playbooks" / "bundle.yml"))
+    assert "failed=1" in recap, output
+    assert "python '3.1': give major and minor version in quotes" in output
+    output, recap = play(folder, "", playbook=str(ROOT / "playbooks" / "bundle.yml"))
+    assert "failed=0" in recap, output
+    assert [one.name.rpartition("-")[0] for one in (folder / "bundles").iterdir()] == [
+        "small-cpython-312-linux-aarch64"
+    ]
+    (folder / "locks" / "small" / "lock.yml").write_text("{platform: linux-riscv64, size_mib: 1}")
+    output, recap = play(folder, "")
+    assert "failed=1" in recap, output
+    assert "the lock is for linux-riscv64, the host is linux-" in output
+    assert not (folder / "home" / "envs").exists()
