@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import http.server
 import json
 import os
 import shutil
@@ -12,7 +10,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -359,58 +356,6 @@ def test_the_password_of_an_index_is_in_no_message(spec, scheme, user):
     result = run_module(asked, "-vvv")
     assert "nothing" in result["msg"]
     assert secret not in json.dumps(result)
-
-
-@pytest.fixture
-def protected_index(wheels, monkeypatch):
-    """An index that wants a password; with the host's settings of pip it would not be asked."""
-    for name in ("PIP_NO_INDEX", "UV_NO_INDEX", "PIP_EXTRA_INDEX_URL", "UV_INDEX", "UV_FIND_LINKS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/of-the-host")
-    monkeypatch.delenv("UV_DEFAULT_INDEX", raising=False)
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            wanted = "Basic " + base64.b64encode(b"user:S3cretPw").decode()
-            words = [word for word in self.path.split("/") if word]
-            allowed = self.headers.get("Authorization") == wanted
-            self.send_response(200 if allowed else 401)
-            self.send_header("WWW-Authenticate", 'Basic realm="index"')
-            self.send_header("Content-Type", "text/html" if self.path.endswith("/") else "application/octet-stream")
-            self.end_headers()
-            if not allowed:
-                return
-            if self.path.endswith("/"):
-                found = sorted(one.name for one in wheels.iterdir() if one.name.startswith(words[-1].replace("-", "_")))
-                self.wfile.write("".join(f'<a href="{name}">{name}</a>' for name in found).encode())
-            else:
-                self.wfile.write((wheels / words[-1]).read_bytes())
-
-        def log_message(self, *_words):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://user:S3cretPw@127.0.0.1:{server.server_port}/simple"
-        server.shutdown()
-
-
-@pytest.mark.parametrize("installer", INSTALLERS)
-def test_the_declared_index_is_used_and_its_password_stays_out_of_the_log(spec, installer, protected_index):
-    plan = build.ensure(replace(spec, installer=installer, sources=Sources(index_url=protected_index)))
-    assert say(spec.path) == "engine"
-    log = Path(plan.folder, "install.log").read_text()
-    assert "***@127.0.0.1" in log
-    assert "S3cretPw" not in log
-
-
-def test_a_host_whose_pip_is_set_to_install_elsewhere_gets_the_environment_all_the_same(spec, tmp_path, monkeypatch):
-    settings = tmp_path / "pip.conf"
-    monkeypatch.setenv("PIP_CONFIG_FILE", str(settings))
-    for number, text in enumerate(("[install]\nuser = true\n", f"[global]\ntarget = {tmp_path}/elsewhere\n")):
-        settings.write_text(text)
-        build.ensure(replace(spec, installer="pip", path=f"{spec.path}{number}"))
-        assert say(f"{spec.path}{number}") == "engine"
 
 
 def python39() -> str:

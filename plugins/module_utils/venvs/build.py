@@ -131,6 +131,7 @@ def plan(spec: Spec, bundle_later: bool = False) -> Plan:
     try:
         spec.extras.check()
         requirements.check_range(spec.python_range)
+        interpreters.check_platform(spec.platform)
         items = requirements.parse(spec.requirements)
         unwanted = {requirements.normal(name) for name in spec.forbidden} & {item.name for item in items}
         if unwanted:
@@ -141,9 +142,6 @@ def plan(spec: Spec, bundle_later: bool = False) -> Plan:
         current = store.current()
         before = (store.manifest(current) if current else None) or {}
         interpreter = interpreters.find(spec.python, spec.python_range, before.get("interpreter"))
-        if not interpreter.platform.startswith(spec.platform):
-            said = f"the lock is for {spec.platform}, the host is {interpreter.platform}"
-            raise ValueError(f"{said}: choose another lock (ml_env_lock) or another host")
         key = files.digest([sorted(item.text for item in items), interpreter.tag, interpreter.platform])
         folder = store.folder(key[:8])
         whole = files.digest([key, spec.extras.as_dict()])

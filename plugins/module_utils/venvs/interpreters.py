@@ -59,6 +59,15 @@ def running() -> Interpreter:
     return Interpreter(executable, executable, version, tag, sysconfig.get_platform(), stamps)
 
 
+def check_platform(begin: str) -> None:
+    """Raises ValueError on a host of another platform than the one that a lock is for; "" is any."""
+    own = sysconfig.get_platform()
+    if not own.startswith(begin):
+        raise ValueError(
+            f"the lock is for {begin}, the host is {own}: choose another lock (ml_env_lock) or another host"
+        )
+
+
 def probe(path: str, timeout_s: float = 20.0) -> Interpreter:
     """Ask an interpreter what it is. Raises ValueError with its own words when it does not run."""
     try:

@@ -29,16 +29,6 @@ class Requirement:
     hashed: bool
     text: str  # as in the lock, on one line
 
-    @property
-    def marker(self) -> str:
-        """The condition under which the line counts, such as ``python_version >= "3.12"``, or ""."""
-        return re.split(r"\s--hash=", self.text.partition(";")[2], maxsplit=1)[0].strip()
-
-    @property
-    def unmarked(self) -> str:
-        """The text without the condition."""
-        return re.sub(r"\s*;.*?(?=\s--hash=|$)", "", self.text)
-
 
 def parse(text: str) -> list[Requirement]:
     """The requirements of a lock, in its order.

@@ -201,15 +201,21 @@ def _lacking(items: list[Requirement], wheels: Iterable[str]) -> list[str]:
 
 def _needed(items: list[Requirement], wanted: Target) -> list[Requirement]:
     """The lines that hold on the hosts, without their markers: pip would ask those of the running Python."""
-    return [replace(item, text=item.unmarked) for item in items if not item.marker or _holds(item, wanted)]
+    made = []
+    for item in items:
+        words, *hashes = re.split(r"\s(?=--hash=)", item.text)
+        plain, semicolon, marker = words.partition(";")
+        if not semicolon or _holds(item.name, marker.strip(), wanted):
+            made.append(replace(item, text=" ".join([plain.strip(), *hashes])))
+    return made
 
 
-def _holds(item: Requirement, wanted: Target) -> bool:
-    """Whether the marker of a line holds for any release of the hosts' Python. Raises ValueError."""
+def _holds(name: str, text: str, wanted: Target) -> bool:
+    """Whether the marker of a distribution holds for any release of the hosts' Python. Raises ValueError."""
     try:
         from packaging.markers import InvalidMarker, Marker  # ansible-core needs it: every controller has it
     except ImportError as error:
-        raise ValueError(f"{item.name} has a marker, which takes the package packaging to be understood") from error
+        raise ValueError(f"{name} has a marker, which takes the package packaging to be understood") from error
     version = "3." + wanted.tag.rpartition("-3")[2]
     names = {
         "implementation_name": "cpython",
@@ -224,9 +230,9 @@ def _holds(item: Requirement, wanted: Target) -> bool:
         "extra": "",
     }
     try:
-        marker = Marker(item.marker)
+        marker = Marker(text)
     except InvalidMarker as error:
-        raise ValueError(f"{item.name}: {item.marker!r} is no marker") from error
+        raise ValueError(f"{name}: {text!r} is no marker") from error
     full = (f"{version}.{patch}" for patch in _PATCHES)
     return any(marker.evaluate({**names, "python_full_version": one, "implementation_version": one}) for one in full)
 
