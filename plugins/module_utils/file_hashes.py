@@ -8,24 +8,38 @@ hash that belongs to them. A cache that is damaged or missing only costs time.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import json
 import os
+import stat as stat_bits
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from typing import BinaryIO
 
 from . import files
 
 SCHEMA = 1
 _CHUNK = 1 << 20
+_KEPT = 10_000  # entries of files that nobody asked for this time
+
+
+def open_regular(path: str) -> BinaryIO:
+    """A file, opened to be read. Raises OSError, also for what is none: a pipe waits for ever, a device never ends."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    if not stat_bits.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "it is no regular file", path)
+    return os.fdopen(handle, "rb")
 
 
 def sha256_file(path: str, limit: int | None = None) -> str:
     """SHA-256 (hex) of a file, or of its first ``limit`` bytes. Raises OSError."""
     total = hashlib.sha256()
     left = limit
-    with open(path, "rb", buffering=0) as source:
+    with open_regular(path) as source:
         while left is None or left > 0:
             piece = source.read(_CHUNK if left is None else min(_CHUNK, left))
             if not piece:
@@ -52,14 +66,15 @@ def _settled(stat: os.stat_result, now_ns: int) -> bool:
 class FileHashes:
     """Hashes of the files below one root folder.
 
-    ``folder`` is where the cache file lies (``<home>/cache``); None: remember nothing. Entries of files that were not
-    asked for between construction and :meth:`save` are forgotten.
+    ``folder`` is where the cache file lies (``<home>/cache``); None: remember nothing. Several who ask for different
+    files of one folder share it: entries of files that were not asked for are kept while the files are as they were.
     """
 
     def __init__(self, root: str, folder: str | None, workers: int | None = None) -> None:
         self.root = os.path.realpath(root)
         self.path = None
         self.hashed = 0  # files that had to be read this time
+        self.why: dict[str, str] = {}  # files that could not be read -> the reason
         self._workers = workers or min(8, os.cpu_count() or 1)
         self._old: dict[str, str] = {}
         self._new: dict[str, str] = {}
@@ -103,7 +118,8 @@ class FileHashes:
         """The hash of one file below the root; None when it cannot be read."""
         try:
             stat = os.stat(os.path.join(self.root, path))
-        except OSError:
+        except OSError as error:
+            self.why[path] = str(error.strerror)
             return None
         return self.many([(path, stat)])[path]
 
@@ -113,15 +129,30 @@ class FileHashes:
             before = os.stat(full)
             value = sha256_file(full)
             after = os.stat(full)
-        except OSError:
+        except OSError as error:
+            self.why[path] = str(error.strerror)
             return None
         if _stamp(before) == _stamp(after) and _settled(after, time.time_ns()):
             self._new[path] = f"{_stamp(after)} {value}"
         return value
 
+    def _keep(self) -> None:
+        """Take over old entries that are still right, up to a number: nobody may ask for them again."""
+        left = _KEPT
+        for path, known in self._old.items():
+            if path in self._new or not isinstance(known, str) or left <= 0:
+                continue
+            left -= 1
+            with contextlib.suppress(OSError, ValueError):  # ValueError: a damaged cache may hold what is no path
+                if known.startswith(_stamp(os.stat(os.path.join(self.root, path))) + " "):
+                    self._new[path] = known
+
     def save(self) -> None:
         """Write the cache file (0600) when something changed. A folder that cannot be written is no error."""
-        if self.path is None or self._new == self._old:
+        if self.path is None:
+            return
+        self._keep()
+        if self._new == self._old:
             return
         text = json.dumps({"schema": SCHEMA, "root": self.root, "entries": self._new}, separators=(",", ":"))
         try:

@@ -4,22 +4,27 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import weights
-from .file_hashes import FileHashes
+from . import files, weights
+from .file_hashes import FileHashes, open_regular
 
 _INDEX = ".index.json"
-_NUMBERED = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<total>\d{5})(?P<kind>\.\w+)$")
+_LARGEST_JSON = 256 << 20  # the index of 200,000 tensors has about 20 MiB
+#: Parts of one model.
+NUMBERED = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<total>\d{5})(?P<kind>\.\w+)$")
+_MOST_PARTS = 200_000  # of all models in a folder; a model has some hundred
+_NAMED = 20  # missing files that are named; the others are counted
 #: File names of which one has to be there for a tokenizer.
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", "tiktoken.model", "spiece.model")
-_WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
+#: How files with weights end.
+WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
 # Weights in other formats, and what is no weights for all its name.
+_LEFT = (".incomplete", ".part", ".aria2")  # of interrupted downloads
 _NO_WEIGHTS = ("training_args.bin", "optimizer.pt", "scheduler.pt")
 
 
@@ -33,6 +38,7 @@ class Found:
     shards: list[str] = field(default_factory=list)  # paths of the files with weights, below the folder
     total_bytes: int = 0  # of these
     root: str = ""  # the folder that the names are below
+    missing: set[str] = field(default_factory=set)  # names of files that are not there
 
     @property
     def complete(self) -> bool:
@@ -57,14 +63,23 @@ def look(
         found.shards = [os.path.basename(path)]
         _numbered(found, found.shards, set(os.listdir(found.root or ".")))
     else:
-        found.problems.append(f"{path} " + ("is a link to nowhere" if os.path.islink(path) else "does not exist"))
+        what = "is a link to nowhere" if os.path.islink(path) else "does not exist"
+        found.problems.append(f"{path} " + ("is no file and no folder" if os.path.exists(path) else what))
         return found
     _sizes(found, _mapped(found))
     for name in found.shards:
         full = os.path.join(found.root, name)
         found.total_bytes += os.path.getsize(full) if os.path.exists(full) else 0
     _hashes(found, sha256 or {}, cache)
+    found.problems += _listed(found.missing)
     return found
+
+
+def _listed(missing: Iterable[str]) -> list[str]:
+    # A name may be one that an index made up: of any length, with what a terminal would obey.
+    names = sorted(missing)
+    told = [f"{files.plain(name, 255)} is missing" for name in names[:_NAMED]]
+    return told + ([f"and {len(names) - _NAMED} more files are missing"] if len(names) > _NAMED else [])
 
 
 def _folder(found: Found, need_weights: bool, need_tokenizer: bool) -> None:
@@ -73,9 +88,9 @@ def _folder(found: Found, need_weights: bool, need_tokenizer: bool) -> None:
         full = os.path.join(found.path, name)
         if os.path.islink(full) and not os.path.exists(full):
             found.problems.append(f"{name} is a link to nowhere")
-        elif name.endswith((".incomplete", ".part", ".aria2")):
-            found.problems.append(f"{name} is what an interrupted download left")
-    found.shards = sorted(name for name in names if name.endswith(_WEIGHTS) and name not in _NO_WEIGHTS)
+        elif name.endswith(_LEFT):
+            _left(found, name, names)
+    found.shards = sorted(name for name in names if name.endswith(WEIGHTS) and name not in _NO_WEIGHTS)
     if all(name.endswith(".gguf") for name in found.shards) and found.shards:
         need_tokenizer = False  # it is in the file, and so is the configuration
     elif "config.json" not in names and "params.json" not in names:
@@ -93,27 +108,35 @@ def _folder(found: Found, need_weights: bool, need_tokenizer: bool) -> None:
     _numbered(found, found.shards, names)
 
 
+def _left(found: Found, name: str, names: set[str]) -> None:
+    whole = name.rpartition(".")[0]
+    if whole not in names:
+        found.problems.append(f"{name} is what an interrupted download left: finish that, or remove it")
+    elif name.endswith(".aria2"):  # a note beside the file itself, which has its full size from the beginning
+        found.problems.append(f"{name} says that {whole} was never downloaded whole: finish that, or remove both")
+        found.broken.append(whole)
+    # All others are renamed when they are done: beside the file that somebody got otherwise they mean nothing.
+
+
 def _numbered(found: Found, shards: list[str], names: set[str]) -> None:
     """Names the parts of "model-00001-of-00004" that are not there."""
-    for shard in list(shards):
-        match = _NUMBERED.match(shard)
-        if not match:
-            continue
-        total = int(match["total"])
-        wanted = [f"{match['stem']}-{number:05d}-of-{match['total']}{match['kind']}" for number in range(1, total + 1)]
-        for name in wanted:
-            text = f"{name} is missing"
-            if name not in names and text not in found.problems:
-                found.problems.append(text)
-        found.shards += [name for name in wanted if name in names and name not in found.shards]
+    matches = [match for match in map(NUMBERED.match, shards) if match]
+    there = set(shards)
+    for stem, total, kind in sorted({(match["stem"], match["total"], match["kind"]) for match in matches}):
+        if len(found.missing) > _MOST_PARTS:
+            break  # many files that all claim to be one of many: it is told already
+        wanted = {f"{stem}-{number:05d}-of-{total}{kind}" for number in range(1, int(total) + 1)}
+        found.missing |= wanted - names
+        there |= wanted & names
+    found.shards = sorted(there)
 
 
 def _json(found: Found, name: str) -> Any:
     try:
-        with open(os.path.join(found.root, name), encoding="utf-8") as source:
-            return json.load(source)
+        return files.decode_json(files.read_regular(os.path.join(found.root, name), _LARGEST_JSON))
     except (OSError, ValueError) as error:
-        found.problems.append(f"{name} cannot be read ({error})")
+        why = error.strerror if isinstance(error, OSError) else error
+        found.problems.append(f"{name} cannot be read ({why})")
         found.broken.append(name)
         return None
 
@@ -136,12 +159,9 @@ def _mapped(found: Found) -> dict[str, set[str]]:
         # A name out of an index may be anything.
         inside = not os.path.isabs(shard) and ".." not in shard.split("/")
         if not inside or not os.path.exists(os.path.join(found.root, shard)):
-            text = f"{shard} is missing"
-            if text not in found.problems:
-                found.problems.append(text)
+            found.missing.add(shard)
             del mapped[shard]
-        elif shard not in found.shards:
-            found.shards.append(shard)
+    found.shards = sorted({*found.shards, *mapped})
     return mapped
 
 
@@ -155,7 +175,8 @@ def _sizes(found: Found, mapped: Mapping[str, set[str]]) -> None:
             elif name.endswith(".gguf"):
                 wrong = weights.gguf(full)
             else:
-                wrong = "" if os.path.getsize(full) else "is empty"
+                with open_regular(full) as source:
+                    wrong = "" if source.read(1) else "is empty"
         except FileNotFoundError:
             continue  # a link to nowhere: told already
         except OSError as error:
@@ -167,7 +188,9 @@ def _sizes(found: Found, mapped: Mapping[str, set[str]]) -> None:
         lacking = sorted(mapped.get(name, set()) - (tensors or frozenset())) if tensors is not None else []
         if lacking:
             more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
-            found.problems.append(f"{name} lacks the tensor {lacking[0]}{more} that the index says is in it")
+            found.problems.append(
+                f"{name} lacks the tensor {files.plain(lacking[0], 255)}{more} that the index says is in it"
+            )
             found.broken.append(name)
 
 
@@ -177,10 +200,13 @@ def _hashes(found: Found, wanted: Mapping[str, str], cache: str | None) -> None:
     hashes = FileHashes(found.root, cache)
     for name, value in sorted(wanted.items()):
         actual = hashes.one(name)
-        if actual is None:
-            text = f"{name} is missing"
+        if actual is None and os.path.exists(os.path.join(found.root, name)):
+            text = f"{name} cannot be read ({hashes.why[name]})"
+            found.broken.append(name)
             if text not in found.problems:
                 found.problems.append(text)
+        elif actual is None:
+            found.missing.add(name)
         elif actual != value.lower():
             found.broken.append(name)
             found.problems.append(f"{name} has the SHA-256 {actual}, declared is {value.lower()}")

@@ -10,6 +10,7 @@ import shutil
 from typing import Any
 
 from . import files
+from .file_hashes import sha256_file
 
 MANIFEST = "groundstate-model.json"
 
@@ -31,9 +32,8 @@ def intact(path: str, known: dict[str, Any]) -> bool:
     """Whether every file of the manifest is there as it was written."""
     for name, digest in known.get("files", {}).items():
         try:
-            with open(os.path.join(path, name), "rb") as source:
-                if hashlib.sha256(source.read()).hexdigest() != digest:
-                    return False
+            if sha256_file(os.path.join(path, name)) != digest:
+                return False
         except OSError:
             return False
     return bool(known.get("files"))

@@ -6,14 +6,16 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from . import files
+
 #: How vocabularies write the space before a word: byte-level BPE, SentencePiece, tiktoken.
 _SPACES = ("\u0120", "\u2581", " ")
 _TIKTOKEN = ".tiktoken"
+_LARGEST = 256 << 20  # bytes of such a file; those of large vocabularies have about 30 MiB
 
 
 @dataclass
@@ -38,7 +40,7 @@ def read(folder: str, words: Iterable[str]) -> Words:
         if not path:
             return Words(why=f"there is no tokenizer.json or tiktoken file in {folder or 'a folder of the model'}")
         vocabulary = _tiktoken(path) if _is_tiktoken(os.path.basename(path)) else _huggingface(path)
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         return Words(why=f"{path} cannot be read: {error}")
     wanted = list(words)
     spellings = [{word: vocabulary[space + word] for word in wanted if space + word in vocabulary} for space in _SPACES]
@@ -63,8 +65,7 @@ def _file(folder: str) -> str:
 
 def _huggingface(path: str) -> dict[str, int]:
     """Piece -> id of a tokenizer.json, its special tokens left out. Raises OSError, ValueError."""
-    with open(path, encoding="utf-8") as source:
-        told = json.load(source)
+    told = files.decode_json(files.read_regular(path, _LARGEST))
     try:
         pieces = told["model"]["vocab"]
         if isinstance(pieces, list):  # Unigram: [piece, score], the id is the place
@@ -83,14 +84,13 @@ def _is_id(value: object) -> bool:
 def _tiktoken(path: str) -> dict[str, int]:
     """Piece -> id of a file with a base64 piece and its id in each line. Raises OSError, ValueError."""
     found = {}
-    with open(path, encoding="ascii") as source:
-        for line in source:
-            parts = line.split()
-            if not parts:
-                continue
-            try:
-                piece, number = base64.b64decode(parts[0], validate=True), int(parts[1])
-            except (binascii.Error, ValueError, IndexError):
-                raise ValueError(f"{line.strip()[:60]!r} is not a piece and its id") from None
-            found[piece.decode("utf-8", "replace")] = number
+    for line in files.read_regular(path, _LARGEST).decode("ascii").splitlines():
+        parts = line.split()
+        if not parts:
+            continue
+        try:
+            piece, number = base64.b64decode(parts[0], validate=True), int(parts[1])
+        except (binascii.Error, ValueError, IndexError):
+            raise ValueError(f"{line.strip()[:60]!r} is not a piece and its id") from None
+        found[piece.decode("utf-8", "replace")] = number
     return found

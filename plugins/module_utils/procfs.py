@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import struct
+import time
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -113,6 +114,12 @@ def same(item: Process | None, pid: int, start: int) -> bool:
 def alive(pid: int, start: int, proc: str = PROC) -> bool:
     """Whether the process with this pid and start time still runs (a zombie does not)."""
     return same(process(pid, proc), pid, start)
+
+
+def started_at(item: Process) -> float:
+    """The start of a process as seconds since 1970, as exact as the clock was steady since then."""
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - item.start / os.sysconf("SC_CLK_TCK")
+    return time.time() - age
 
 
 def descendants(root: int, table: dict[int, Process]) -> list[Process]:

@@ -4,12 +4,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import struct
 from typing import Any, BinaryIO
 
+from . import files
+from .file_hashes import open_regular
+
 _LARGEST_HEADER = 100 << 20  # safetensors' own limit
+_LONGEST = 1 << 63  # no file is as long
 _LFS = b"version https://git-lfs"
 
 # --- safetensors -------------------------------------------------------------------------------------
@@ -20,8 +23,8 @@ def safetensors(path: str) -> tuple[str, frozenset[str]]:
 
     Eight bytes with the header's length, the header (JSON), the tensors: the last one has to end with the file.
     """
-    size = os.path.getsize(path)
-    with open(path, "rb") as source:
+    with open_regular(path) as source:
+        size = os.fstat(source.fileno()).st_size
         head = source.read(8)
         if len(head) < 8 or head == _LFS[:8]:
             return _not_it(head + source.read(40), size), frozenset()
@@ -32,12 +35,19 @@ def safetensors(path: str) -> tuple[str, frozenset[str]]:
             return f"was cut off in its header ({size} bytes)", frozenset()
         raw = source.read(length)
     try:
-        header = json.loads(raw)
-        tensors = {name: one["data_offsets"] for name, one in header.items() if name != "__metadata__"}
-        end = 8 + length + max((int(one[1]) for one in tensors.values()), default=0)
+        header = files.decode_json(raw)
+        tensors = {name: _offset(one["data_offsets"][1]) for name, one in header.items() if name != "__metadata__"}
+        end = 8 + length + max(tensors.values(), default=0)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError):
         return "is damaged: its header cannot be read", frozenset()
     return _ends(size, end), frozenset(tensors)
+
+
+def _offset(value: Any) -> int:
+    """A place in a file. Raises ValueError for what is none: a text, a fraction, more than any file has."""
+    if not isinstance(value, int) or not 0 <= value < _LONGEST:
+        raise ValueError(value)
+    return value
 
 
 def _ends(size: int, end: int) -> str:
@@ -64,6 +74,8 @@ _BLOCKS = {
     **{24: (1, 1), 25: (1, 2), 26: (1, 4), 27: (1, 8), 28: (1, 8), 30: (1, 2)},
 }
 _MOST = 1 << 24  # entries of one kind; a file that says more is damaged
+_MOST_READ = 64 << 20  # bytes of a header without its arrays of numbers; those of large vocabularies have about 20 MiB
+_DIMENSIONS = 8  # of a tensor; ggml itself has at most 4
 
 
 class _Damaged(ValueError):
@@ -73,10 +85,17 @@ class _Damaged(ValueError):
 class _Gguf:
     def __init__(self, source: BinaryIO) -> None:
         self._source = source
+        self._read = 0
+
+    def _bytes(self, size: int) -> bytes:
+        # Whatever a header counts is read in here, so that nothing it says can make it long to read.
+        self._read += size
+        if self._read > _MOST_READ:
+            raise _Damaged(f"more than {_MOST_READ >> 20} MiB")
+        return self._source.read(size)
 
     def number(self, form: str) -> Any:
-        size = struct.calcsize("<" + form)
-        return struct.unpack("<" + form, self._source.read(size))[0]
+        return struct.unpack("<" + form, self._bytes(struct.calcsize("<" + form)))[0]
 
     def count(self) -> int:
         found = int(self.number("Q"))
@@ -86,7 +105,7 @@ class _Gguf:
 
     def text(self) -> bytes:
         size = self.count()
-        found = self._source.read(size)
+        found = self._bytes(size)
         if len(found) < size:
             raise struct.error("the end")
         return found
@@ -118,20 +137,25 @@ class _Gguf:
         last = 0
         for _index in range(tensors):
             self.text()
-            elements = 1
-            for _dimension in range(self.number("I")):
+            dimensions, elements = self.number("I"), 1
+            if dimensions > _DIMENSIONS:
+                raise _Damaged(f"a tensor of {dimensions} dimensions")
+            for _index in range(dimensions):
                 elements *= self.number("Q")
             kind, offset = self.number("I"), self.number("Q")
             block, size = _BLOCKS.get(kind, (1, 0))
             last = max(last, offset + elements // block * size)
         here = self._source.tell()
-        return -(-here // alignment) * alignment + last
+        end = -(-here // alignment) * alignment + last
+        if end >= _LONGEST:
+            raise _Damaged(f"sizes of {end} bytes in all")
+        return end
 
 
 def gguf(path: str) -> str:
     """What is wrong with a GGUF file; "" when it is whole. Raises OSError."""
-    size = os.path.getsize(path)
-    with open(path, "rb") as source:
+    with open_regular(path) as source:
+        size = os.fstat(source.fileno()).st_size
         magic = source.read(4)
         if magic != b"GGUF":
             return _not_it(magic + source.read(40), size) if size < 64 or magic == _LFS[:4] else "is no GGUF file"

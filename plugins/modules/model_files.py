@@ -22,7 +22,7 @@ options:
     required: true
     suboptions:
       path:
-        description: The folder, or the GGUF or safetensors file.
+        description: The folder, or the GGUF or safetensors file. The parts of one file belong together.
         type: path
         required: true
       tokenizer:
@@ -34,7 +34,7 @@ options:
         type: dict
         default: {}
       repo:
-        description: Repository of the hub that what is missing comes from.
+        description: Repository of the hub that what is missing comes from. A file has the same name there.
         type: str
         default: ""
       revision:
@@ -42,7 +42,10 @@ options:
         type: str
         default: ""
       rsync_from:
-        description: Folder that what is missing comes from, C(host:/path) or a path, for rsync over ssh.
+        description:
+          - Folder that what is missing or wrong comes from, C(host:/path) or a path, for rsync over ssh.
+          - For a model that is a file, the folder that holds one of this name, or the file itself.
+          - Links that lead out of the folder, as in snapshots of the hub's cache, are copied as what they lead to.
         type: str
         default: ""
   dummy:
@@ -190,7 +193,7 @@ def one_model(module: AnsibleModule, wanted: dict) -> dict:
     found = look()
     fetched = bool(found.problems) and bool(source.repo or source.rsync_from)
     if fetched and not module.check_mode:
-        model_fetch.fetch(
+        fetched = model_fetch.fetch(
             source, path, home, params["env_path"], params["token"], float(params["timeout_s"]), found.broken
         )
         found = look()
@@ -224,6 +227,13 @@ def warm(module: AnsibleModule, found: Found) -> None:
             f"{found.path}: {there >> 20} of {found.total_bytes >> 20} MiB are in the page cache, more would not fit "
             f"into the {room} MiB of available memory"
         )
+
+
+def _help(wanted: dict) -> str:
+    given = wanted["rsync_from"] or wanted["repo"]
+    if given:
+        return f"{given} has nothing better: look at the files there, and at what is declared of them (sha256)"
+    return "Copy it again, or name where it comes from (repo, rsync_from)"
 
 
 def main() -> None:
@@ -263,15 +273,15 @@ def main() -> None:
         module.fail_json(msg=str(error), models=made)
     result = {"changed": any(one["fetched"] for one in made), "models": made}
     # In check mode, what would be fetched is not there yet.
-    problems = [
-        f"{one['path']} is not complete: {'; '.join(one['problems'])}"
-        for one in made
+    lacking = [
+        (wanted, one)
+        for wanted, one in zip(module.params["models"], made)
         if one["problems"] and not (module.check_mode and one["fetched"])
     ]
+    problems = [f"{one['path']} is not complete: {'; '.join(one['problems'])}" for _wanted, one in lacking]
     if problems and module.params["policy"] == "require":
-        module.fail_json(
-            msg="\n".join([*problems, "Copy it again, or name where it comes from (repo, rsync_from)"]), **result
-        )
+        helps = sorted({_help(wanted) for wanted, _one in lacking})
+        module.fail_json(msg="\n".join([*problems, *helps]), **result)
     if module.params["policy"] == "warn":
         for text in problems:
             module.warn(text)

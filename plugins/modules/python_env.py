@@ -15,11 +15,13 @@ description:
   - O(path) is a symbolic link to a folder beside it. A new environment is built beside the one in use, which stays for
     servers that still run from it and for the way back. A build that was killed or that failed leaves it untouched.
   - Nothing is done when lock, Python and platform are those of the environment in use; that takes some milliseconds.
+  - One that was kept is taken again when its distributions are those that were installed and O(imports) can be imported
+    from it. Otherwise it is made again before it is used.
 extends_documentation_fragment:
   - groundstate.llm.wheels
 options:
   path:
-    description: Where the environment is found. Something that was not made by this module is refused.
+    description: Where the environment is found, absolute. Something that was not made by this module is refused.
     type: path
     required: true
   state:
@@ -35,7 +37,8 @@ options:
     type: str
   python:
     description:
-      - Path or name of the Python that the environment is made for.
+      - Path or name of the Python that the environment is made for. With a path, an environment of another executable
+        is not taken, even if that has the same version.
       - V(auto) keeps the one it was made for, else takes the Python that runs this module, else the newest on the
         host's search path; always within O(python_range).
     type: str
@@ -89,14 +92,17 @@ options:
     default: []
   patches:
     description:
-      - Patches that M(groundstate.llm.python_env_files) is to apply afterwards. One for a distribution or version that
-        the lock does not have is refused before anything is built.
+      - The patches that are to be in force. One for a distribution or version that the lock does not have is refused
+        before anything is built.
+      - With their O(texts) they are applied to an environment before O(path) leads to it, and one that does not apply
+        leaves the one in use as it is. Patches of the environment in use are a matter of
+        M(groundstate.llm.python_env_files).
     type: list
     elements: dict
     default: []
     suboptions:
       file:
-        description: Name of the patch.
+        description: Name of the patch, by which O(texts) has its text.
         type: str
         required: true
       distribution:
@@ -108,9 +114,12 @@ options:
         type: str
         required: true
       strip:
-        description: Not used here.
+        description: How many leading folders are left out of the names in the patch.
         type: int
         default: 1
+  texts:
+    description: The texts of the patches by their names. Without this option patches are compared with the lock only.
+    type: dict
   installer:
     description:
       - V(uv), V(pip), the path of a uv, or V(auto) for uv where it runs and pip elsewhere.
@@ -135,7 +144,9 @@ options:
     type: int
     default: 0
   keep:
-    description: How many environments stay, the one in use included.
+    description:
+      - How many environments stay, the one in use included. One that a process works from stays in any case, and so
+        does one of which that cannot be told, because another user's process may not be looked at; a warning says so.
     type: int
     default: 2
   timeout_s:
@@ -194,7 +205,7 @@ installed:
   type: int
   returned: when state is present
 python_version:
-  description: Version of the interpreter.
+  description: Version of the interpreter that the environment was made for.
   type: str
   returned: when state is present
 changes:
@@ -202,8 +213,18 @@ changes:
   type: list
   elements: str
   returned: always
+drift:
+  description:
+    - How the distributions of the environment in use differ from those that were installed when it was made, for
+      example because somebody called C(pip install) in it. A warning says the same.
+    - Nothing is done about it here, see O(groundstate.llm.python_env_files#module:pristine).
+  type: list
+  elements: str
+  returned: when state is present
 patched:
-  description: Names of the patches in force, see M(groundstate.llm.python_env_files). A new environment has none.
+  description:
+    - Names of the patches in force, see M(groundstate.llm.python_env_files).
+    - After a kill in the middle, C((unfinished)) is among them until a run has finished that.
   type: list
   elements: str
   returned: when state is present
@@ -228,7 +249,12 @@ from ..module_utils.venvs.requirements import normal
 
 
 def specification(params: dict) -> build.Spec:
-    """The declaration of the environment in the form of module_utils."""
+    """The declaration of the environment in the form of module_utils. Raises ValueError."""
+    if not os.path.isabs(params["path"]):
+        # A module's current folder is whatever it happens to be, that of an installer is /.
+        raise ValueError(f"path is {params['path']!r}: name an absolute one (ml_env_path)")
+    texts = params["texts"]
+    names = {one["file"]: "" for one in params["patches"]}
     aliases = tuple(
         Alias(one["name"], normal(one["distribution"]), one["local_version"]) for one in params["dist_info_aliases"]
     )
@@ -244,9 +270,8 @@ def specification(params: dict) -> build.Spec:
             aliases,
         ),
         forbidden=tuple(normal(name) for name in params["forbidden"]),
-        patches=tuple(
-            (os.path.basename(one["file"]), one["distribution"], one["version"]) for one in params["patches"]
-        ),
+        patches=tuple(patches.of_options(params["patches"], names if texts is None else texts)),
+        apply_patches=texts is not None,
         imports=tuple(params["imports"]),
         installer=params["installer"],
         sources=installers.sources(params),
@@ -260,7 +285,8 @@ def specification(params: dict) -> build.Spec:
 def describe(plan: build.Plan) -> list[str]:
     """What a plan does, for people."""
     if plan.action == "build":
-        return [f"{plan.folder} made with {len(plan.items)} distributions for Python {plan.interpreter.version}"]
+        made = f"{plan.folder} made with {len(plan.items)} distributions for Python {plan.python_version}"
+        return [f"{made}: {plan.why}" if plan.why else made, *plan.changes]
     if plan.action == "switch":
         return [f"switched to {plan.folder}, which was there", *plan.changes]
     return plan.changes
@@ -300,6 +326,7 @@ def main() -> None:
                     "strip": {"type": "int", "default": 1},
                 },
             },
+            "texts": {"type": "dict"},
             "installer": {"type": "str", "default": "auto"},
             "index_url": {"type": "str", "default": ""},
             "extra_index_urls": {"type": "list", "elements": "str", "default": []},
@@ -329,6 +356,8 @@ def main() -> None:
         else:
             later = module.params["bundle_missing"] == "report"
             plan = build.plan(spec, later) if module.check_mode else build.ensure(spec, later)
+            for text in plan.warnings:
+                module.warn(f"{spec.path}: {text}")
             result = {
                 "changed": plan.changed and (module.check_mode or not plan.needs_bundle),
                 "path": spec.path,
@@ -336,15 +365,16 @@ def main() -> None:
                 "hash": plan.hash,
                 "folder": plan.folder,
                 "installed": len(plan.items),
-                "python_version": plan.interpreter.version,
+                "python_version": plan.python_version,
                 "changes": describe(plan),
+                "drift": plan.drift.lines(),
                 "patched": sorted(patches.in_force(plan.folder)),
                 "needs_bundle": plan.needs_bundle,
             }
             if module._diff and plan.changed:
                 before = build.listing(plan.before.get("distributions", {}), plan.before.get("extras"))
                 result["diff"] = {"before": before, "after": build.after(plan, spec), "before_header": spec.path}
-    except build.EnvError as error:
+    except (build.EnvError, ValueError, OSError) as error:  # the latter of a journal of patches
         module.fail_json(msg=str(error))
     module.exit_json(**result, seconds=round(time.monotonic() - started, 3))
 

@@ -15,6 +15,7 @@ description:
   - Applies declared patches to installed files, all of them or none, and takes back those that are declared no longer.
     They are always applied to what the wheel has, exactly, without any fuzz.
   - The environment need not have been made by Groundstate.
+  - Of several runs for one environment, one works and the others wait for it.
 extends_documentation_fragment:
   - groundstate.llm.wheels
 options:
@@ -31,8 +32,11 @@ options:
       - What is done about files that are not as installed and not changed by a declared patch.
       - V(off) does not look (the first look reads all files). V(warn) warns. V(require) fails and names them.
       - V(repair) installs exactly the distributions with edited or missing files again, at the same versions, and takes
-        out files that were added. What was edited or added is kept below C(patches-kept/) in O(home), as a patch that
-        can be declared, or as a copy where a patch cannot say it.
+        out files that were added, C(.pth) files and C(sitecustomize.py) among them.
+      - In an environment that M(groundstate.llm.python_env) made, distributions that are missing, in another version or
+        added count as well. A repair installs those of the lock and uninstalls what was added.
+      - What was edited or added is kept below C(patches-kept/) in O(home), as a patch that can be declared, or as a
+        copy where a patch cannot say it; what was uninstalled, as lines for pip.
     type: str
     choices: ["off", warn, require, repair]
     default: "off"
@@ -77,7 +81,7 @@ options:
     description: Path on the host of a bundle with the wheels. When it is there, a repair asks no index.
     type: path
   timeout_s:
-    description: Seconds that a repair may take.
+    description: Seconds that a repair may take, and that are waited for another run on the same environment.
     type: int
     default: 1800
 seealso:
@@ -139,7 +143,7 @@ changes:
   returned: always
   sample: ["sglang 0.5.11 installed again (2 edited)", "patches: none -> topk.patch (1 file changed)"]
 modified:
-  description: One line for each file that is not as declared.
+  description: One line for each distribution and each file that is not as declared.
   type: list
   elements: str
   returned: always
@@ -154,33 +158,12 @@ seconds:
   returned: always
 """
 
-import os
 import time
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.venvs import installers, upkeep
-from ..module_utils.venvs.patches import Patch
+from ..module_utils.venvs import installers, patches, upkeep
 from ..module_utils.venvs.repair import Order, RepairError
-
-
-def declared(params: dict) -> list[Patch] | None:
-    """The declared patches; None when nothing is declared. Raises ValueError for one without a text."""
-    if params["patches"] is None:
-        return None
-    lacking = [one["file"] for one in params["patches"] if one["file"] not in params["texts"]]
-    if lacking:
-        raise ValueError(f"texts has no text of the patch {', '.join(lacking)}")
-    return [
-        Patch(
-            os.path.basename(one["file"]),
-            one["distribution"],
-            one["version"],
-            str(params["texts"][one["file"]]),
-            one["strip"],
-        )
-        for one in params["patches"]
-    ]
 
 
 def main() -> None:
@@ -230,7 +213,9 @@ def main() -> None:
         float(params["timeout_s"]),
     )
     try:
-        done = upkeep.ensure(order, params["pristine"], declared(params), module.check_mode)
+        given = params["patches"]
+        wanted = None if given is None else patches.of_options(given, params["texts"])
+        done = upkeep.ensure(order, params["pristine"], wanted, module.check_mode)
     except (upkeep.Refused, RepairError) as error:
         module.fail_json(msg=str(error))
     except (ValueError, OSError) as error:

@@ -97,6 +97,8 @@ pristine:
   description:
     - C(verdict) (V(pristine), V(patched), V(modified), V(unknown)), C(edited), C(missing) and C(added) files,
       C(owners), C(patches) in force, and C(editable) installs with commit and changed files.
+    - C(drift) has one sentence for each distribution that is missing, in another version or added since
+      M(groundstate.llm.python_env) made the environment.
   type: dict
   returned: when O(verify_files) is true
 torch:

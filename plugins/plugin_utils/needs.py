@@ -82,13 +82,17 @@ def derive(values: Mapping[str, Any], roles: list[str], arguments: Mapping[str, 
 
 
 def _paths(values: Mapping[str, Any], problems: list[dict[str, str]]) -> None:
-    """Paths that also stand in first lines of scripts and in units: what is special there is refused."""
+    """Paths that also stand in first lines of scripts and in units: what means nothing or something else there."""
     for name in ("groundstate_home", "ml_env_path"):
         path = str(values.get(name) or "")
         odd = [one for one in path if one in '"$`\\' or not one.isprintable()]
         if odd:
             fix = "Name another folder (a leading ~ is the home of the login user)"
             problems.append(problem(f"{path!r} has the character {odd[0]!r}, special to shells and units", name, fix))
+            return
+        if path and path[0] not in "/~":
+            fix = f"Name an absolute path, such as /srv/{path} or ~/{path}"
+            problems.append(problem(f"{path!r} is relative, to a folder that nobody can know", name, fix))
             return
 
 

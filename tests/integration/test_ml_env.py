@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -15,9 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ansible_collections.groundstate.llm.plugins.module_utils.venvs import build, installers, requirements
+from ansible_collections.groundstate.llm.plugins.module_utils.venvs import build, installers, requirements, usage
 from ansible_collections.groundstate.llm.plugins.module_utils.venvs.extras import Alias, Extras
 from ansible_collections.groundstate.llm.plugins.module_utils.venvs.installers import Sources
+from ansible_collections.groundstate.llm.plugins.module_utils.venvs.patches import Patch
 from ansible_collections.groundstate.llm.plugins.module_utils.venvs.store import MANIFEST, MARKER, Store
 from made_wheels import wheel
 
@@ -32,6 +34,13 @@ def _only_local_wheels(monkeypatch, request):
         monkeypatch.setenv("UV_NO_INDEX", "1")
         monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
         monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _no_process_of_others(monkeypatch):
+    # To a normal user any of them may work from an environment.
+    others = usage.others
+    monkeypatch.setattr(usage, "others", lambda proc: [one for one in others(proc) if one.uid == os.getuid()])
 
 
 @pytest.fixture
@@ -113,18 +122,72 @@ def test_another_lock_is_built_beside_and_the_old_environment_stays_for_the_way_
     assert say(spec.path) == "engine"
 
 
+def test_a_kept_environment_that_lacks_a_distribution_is_made_again_before_the_switch(spec, wheels):
+    first = build.ensure(spec)
+    second = build.ensure(newer(spec, wheels))
+    shutil.rmtree(next(Path(first.folder).glob("lib/*/site-packages/helper_cpu-2.1.dist-info")))
+    plan = build.plan(spec)
+    assert (plan.action, plan.folder) == ("build", first.folder)
+    assert plan.why == f"{first.folder} was kept, but is not what was installed there: helper-cpu 2.1 is missing"
+    # One that works from it is not disturbed, and what is in use stays until the new one is proved.
+    user = subprocess.Popen([f"{first.folder}/bin/python", "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        with pytest.raises(build.EnvError, match=rf"process {user.pid} \(python\) works from it(.|\n)*2.1 is missing"):
+            build.ensure(spec)
+    finally:
+        user.communicate(b"\n")
+    with pytest.raises(build.EnvError, match=r"had to be made again: .*helper-cpu 2\.1 is missing"):
+        build.ensure(replace(spec, sources=Sources(find_links=(str(wheels / "none"),))))
+    assert os.readlink(spec.path) == os.path.basename(second.folder)
+    assert build.ensure(spec).action == "build"
+    assert say(spec.path) == "engine"
+    assert build.plan(spec).action == "none"
+
+
+def test_a_kept_environment_that_cannot_be_imported_is_made_again_before_the_switch(spec, wheels):
+    first = build.ensure(spec)
+    build.ensure(newer(spec, wheels))
+    shutil.rmtree(next(Path(first.folder).glob("lib/*/site-packages/engine")))
+    assert build.plan(spec).action == "switch"
+    # With a bundle that is not on the host it is asked for.
+    missing = replace(spec, bundle=str(wheels / "bundle.tar"))
+    assert build.ensure(missing, bundle_later=True).needs_bundle
+    with pytest.raises(build.EnvError, match=r"bundle\.tar is not on the host"):
+        build.ensure(missing)
+    assert say(spec.path) == "new"
+    plan = build.ensure(spec)
+    assert (plan.action, plan.folder) == ("build", first.folder)
+    assert "it cannot be imported: engine:NAME: " in plan.why
+    assert say(spec.path) == "engine"
+
+
+def test_what_somebody_installed_in_the_environment_in_use_is_told_and_left(spec, module):
+    made = build.ensure(spec)
+    site = next(Path(made.folder).glob("lib/*/site-packages"))
+    (site / "helper_cpu-2.1.dist-info").rename(site / "helper_cpu-3.0.dist-info")
+    (site / "stranger-1.0.dist-info").mkdir()
+    for check in (True, False):
+        said = module("python_env", check=check, **arguments(spec))
+        assert said["changed"] is False
+        assert said["drift"] == ["helper-cpu is 3.0, installed was 2.1", "stranger 1.0 was added"]
+        assert f"{spec.path}: what is installed is not what was locked: helper-cpu is 3.0" in str(said["warnings"])
+    (site / "stranger-1.0.dist-info").rmdir()
+    (site / "helper_cpu-3.0.dist-info").rename(site / "helper_cpu-2.1.dist-info")
+    assert module("python_env", **arguments(spec))["drift"] == []
+
+
 def test_only_so_many_environments_stay_but_none_that_a_process_uses(spec, wheels):
     first = build.ensure(spec)
     user = subprocess.Popen([f"{first.folder}/bin/python", "-c", "input()"], stdin=subprocess.PIPE)
     try:
         second = build.ensure(newer(spec, wheels, "b"))
         third = build.ensure(newer(spec, wheels, "c"))
-        store = Store(spec.path)
-        assert set(store.folders()) == {first.folder, second.folder, third.folder}
+        here = Store(spec.path)
+        assert set(here.folders()) == {first.folder, second.folder, third.folder}
     finally:
         user.communicate(b"\n")
-    assert store.prune(2) == [first.folder]
-    assert set(store.folders()) == {second.folder, third.folder}
+    assert here.prune(2) == [first.folder]
+    assert set(here.folders()) == {second.folder, third.folder}
 
 
 def test_a_changed_script_does_not_need_a_new_environment(spec):
@@ -206,6 +269,25 @@ def test_too_little_space_is_said_before_anything_is_made(spec, tmp_path):
     assert Store(spec.path).folders() == []
 
 
+def test_a_failed_build_that_cannot_be_removed_says_what_failed_and_goes_with_the_next_run(spec, wheels, monkeypatch):
+    build.ensure(spec)
+    broken = replace(spec, requirements=spec.requirements + "not-there-at-all==3.2.1\n")
+    remove = Store.remove
+
+    def full(folder):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Store, "remove", staticmethod(full))
+    with pytest.raises(build.EnvError, match="not-there-at-all"):
+        build.ensure(broken)
+    left = [one for one in Store(spec.path).folders() if Store.state(one) == "unfinished"]
+    assert len(left) == 1
+    monkeypatch.setattr(Store, "remove", staticmethod(remove))
+    with pytest.raises(build.EnvError, match="MiB are free"):
+        build.ensure(replace(newer(spec, wheels), size_mib=10**9))
+    assert not os.path.exists(left[0])
+
+
 def test_a_python_that_is_not_there_or_not_for_the_lock_is_named(spec):
     with pytest.raises(build.EnvError, match=r"there is no python9\.9 on this host"):
         build.ensure(replace(spec, python="python9.9"))
@@ -285,10 +367,10 @@ def test_a_killed_build_takes_its_installer_along_and_the_next_run_recovers(spec
 
 
 def test_a_killed_build_of_a_lock_that_is_not_asked_for_again_is_cleared_away(spec, wheels):
-    store = Store(spec.path)
-    store.begin(store.folder("0123abcd"))
+    here = Store(spec.path)
+    here.begin(here.folder("0123abcd"))
     plan = build.ensure(spec)
-    assert store.folders() == [plan.folder]
+    assert here.folders() == [plan.folder]
 
 
 # --- the module ----------------------------------------------------------------------------------
@@ -335,10 +417,11 @@ def test_no_index_has_to_answer_where_none_is_wanted(spec, installer, monkeypatc
 
 
 def test_a_patch_for_another_lock_is_refused_before_the_build(spec, wheels, module):
-    made = build.ensure(replace(spec, patches=(("a.patch", "Engine", "1.0.0"), ("b.patch", "helper", "2.1+cpu"))))
+    fitting = (Patch("a.patch", "Engine", "1.0.0", ""), Patch("b.patch", "helper", "2.1+cpu", ""))
+    made = build.ensure(replace(spec, patches=fitting))
     new, before = newer(spec, wheels), sorted(os.listdir(os.path.dirname(spec.path)))
     with pytest.raises(build.EnvError, match=r"a\.patch is for engine 1\.0, the lock has 2\.0.*ml_env_patches"):
-        build.ensure(replace(new, patches=(("a.patch", "engine", "1.0"),)))
+        build.ensure(replace(new, patches=(Patch("a.patch", "engine", "1.0", ""),)))
     patches = [{"file": f"some/{one}.patch", "distribution": one, "version": "1.0"} for one in ("engine", "other")]
     for check in (True, False):
         said = module("python_env", check=check, **{**arguments(new), "patches": patches})
@@ -346,6 +429,58 @@ def test_a_patch_for_another_lock_is_refused_before_the_build(spec, wheels, modu
         assert "other.patch is for other, which is not in the lock" in said["msg"]
     assert os.readlink(spec.path) == os.path.basename(made.folder)
     assert sorted(os.listdir(os.path.dirname(spec.path))) == before
+
+
+def renaming(before: str, after: str, name: str = "name.patch", version: str = "1.0") -> Patch:
+    """A patch of the one line of the engine."""
+    lines = ["--- a/engine/__init__.py", "+++ b/engine/__init__.py", "@@ -1 +1 @@"]
+    lines += [f"-NAME = {before!r}", f"+NAME = {after!r}"]
+    return Patch(name, "engine", version, "\n".join(lines) + "\n")
+
+
+def patched(spec: build.Spec, *wanted: Patch) -> build.Spec:
+    return replace(spec, patches=wanted, apply_patches=True)
+
+
+def test_patches_are_in_force_before_the_link_leads_to_an_environment(spec, wheels):
+    first = build.ensure(patched(spec, renaming("engine", "patched")))
+    assert first.changes == ["patches: none -> name.patch (1 file changed)"]
+    assert say(spec.path) == "patched"
+    new = newer(spec, wheels)
+    for bad in (renaming("other", "patched", version="2.0"), Patch("name.patch", "engine", "2.0", "no patch\n")):
+        with pytest.raises(build.EnvError, match=r"name\.patch"):
+            build.ensure(patched(new, bad))
+        assert os.readlink(spec.path) == os.path.basename(first.folder)
+        assert say(spec.path) == "patched"
+        assert Store(spec.path).folders() == [first.folder]
+    # A patch with which the engine cannot be imported is none that anybody works with, either.
+    with pytest.raises(build.EnvError, match="cannot be imported"):
+        build.ensure(patched(new, replace(renaming("new", "patched", version="2.0"), text=BREAKING)))
+    assert say(spec.path) == "patched"
+    build.ensure(patched(new, renaming("new", "newly patched", version="2.0")))
+    assert say(spec.path) == "newly patched"
+    # The way back: with the patches of now, not those of then.
+    back = build.ensure(patched(spec))
+    assert back.action == "switch"
+    assert back.changes == ["patches: name.patch -> none (1 file changed)"]
+    assert say(spec.path) == "engine"
+
+
+BREAKING = """--- a/engine/__init__.py
++++ b/engine/__init__.py
+@@ -1 +1 @@
+-NAME = 'new'
++raise ImportError("made by a patch")
+"""
+
+
+def test_the_way_back_to_an_edited_environment_is_left_to_what_repairs_it(spec, wheels):
+    first = build.ensure(patched(spec, renaming("engine", "patched")))
+    build.ensure(newer(spec, wheels))
+    edited = next(Path(first.folder).rglob("engine/__init__.py"))
+    edited.write_text("NAME = 'edited'\n")
+    assert build.ensure(patched(spec)).action == "switch"
+    assert say(spec.path) == "edited"
 
 
 @pytest.mark.parametrize(("scheme", "user"), [("http", "user:{}"), ("HTTP", "user:{}"), ("http", "{}")])

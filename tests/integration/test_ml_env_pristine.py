@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -149,6 +150,82 @@ def test_a_file_that_two_wheels_bring_is_as_installed_and_is_repaired_once(
     assert module("python_env_files", **asked)["changed"] is False
 
 
+def uninstall(site: Path, name: str, leave: str = "nothing") -> None:
+    """As a person does it, or (``leave``) an installer that was killed."""
+    for info in site.glob(f"{name}-*.dist-info"):
+        shutil.rmtree(info)
+    if leave != "files":
+        shutil.rmtree(site / name)
+
+
+def install(site: Path, wheels: Path, name: str, version: str, *content: dict[str, str]) -> None:
+    """A wheel that is not at hand for the repair."""
+    wheel(wheels, name, version, "", *content)
+    zipfile.ZipFile(wheels / f"{name}-{version}-py3-none-any.whl").extractall(site)
+
+
+@pytest.mark.parametrize("installer", INSTALLERS)
+def test_other_distributions_than_the_locked_ones_are_named_and_put_back(module, arguments, site, tmp_path, installer):
+    before = packages(site)
+    uninstall(site, "helper")
+    uninstall(site, "engine")
+    install(site, tmp_path / "more", "engine", "2.0", {"core.py": "", "only_in_two.py": ""})
+    # It brings a file that a locked distribution has as well, with other content.
+    install(site, tmp_path / "more", "stranger", "1.0", {"../helper/__init__.py": "x = 1\n"})
+    (site / "stranger" / "__init__.py").write_text("mine = 1\n")
+    lines = ["helper 2.1 is missing", "engine is 2.0, installed was 1.0", "stranger 1.0 was added"]
+    refused = module("python_env_files", **arguments, pristine="require")
+    assert all(one in refused["msg"] for one in lines)
+    info = module("python_env_info", path=arguments["path"], home=arguments["home"])
+    assert (info["verdict"], info["pristine"]["drift"]) == ("failed", lines)
+    asked = {**arguments, "pristine": "repair", "installer": installer}
+    wanted = module("python_env_files", check=True, **asked)
+    done = module("python_env_files", **asked)
+    assert not done["failed"], done
+    assert done["changes"] == wanted["changes"]
+    assert done["changes"] == [
+        "engine 1.0 installed again (it was 2.0)",
+        "helper 2.1 installed again (it was missing)",
+        "stranger 1.0 uninstalled",
+    ]
+    assert done["verdict"] == "pristine"
+    assert packages(site) == before
+    assert not list(site.glob("stranger*"))
+    kept = {Path(one).name: Path(one) for one in done["kept"]}
+    assert json.loads(kept["kept.json"].read_text())["uninstalled"] == ["engine==2.0", "stranger==1.0"]
+    assert "+mine = 1" in kept["stranger.patch"].read_text()
+    assert module("python_env_files", **asked)["changed"] is False
+
+
+@pytest.mark.parametrize("leave", ["nothing", "files"])
+def test_a_repair_that_was_killed_after_it_uninstalled_is_finished_by_the_next(module, arguments, site, leave):
+    before = packages(site)
+    uninstall(site, "engine", leave)
+    assert "engine 1.0 is missing" in module("python_env_files", **arguments, pristine="require")["msg"]
+    done = module("python_env_files", **arguments, pristine="repair")
+    assert not done["failed"], done
+    assert done["verdict"] == "pristine"
+    assert packages(site) == before
+
+
+def test_a_declared_patch_waits_for_the_repair_of_what_it_is_for(module, arguments, site, tmp_path):
+    text = patch_format.render("engine/core.py", CORE.encode(), EDITED.encode()).decode()
+    patch = {"file": "core.patch", "distribution": "engine", "version": "1.0"}
+    asked = {**arguments, "pristine": "repair", "patches": [patch], "texts": {"core.patch": text}}
+    assert module("python_env_files", **asked)["verdict"] == "patched"
+    uninstall(site, "engine")
+    install(site, tmp_path / "more", "engine", "2.0")
+    done = module("python_env_files", **asked)
+    assert not done["failed"], done
+    assert (done["verdict"], done["patches"]) == ("patched", ["core.patch"])
+    assert (site / "engine" / "core.py").read_text() == EDITED
+    # One for a version that was never declared is refused before anything is done.
+    install(site, tmp_path / "more", "stranger", "1.0")
+    refused = module("python_env_files", **{**asked, "patches": [{**patch, "version": "3.0"}]})
+    assert "installed is 1.0" in refused["msg"]
+    assert (site / "stranger" / "__init__.py").exists()
+
+
 def test_what_is_required_is_named_and_a_warning_warns(module, arguments, site):
     assert module("python_env_files", **arguments, pristine="require")["verdict"] == "pristine"
     edit(site)
@@ -166,6 +243,28 @@ def test_what_is_required_is_named_and_a_warning_warns(module, arguments, site):
     assert (warned["changed"], warned["verdict"], len(warned["modified"])) == (False, "modified", 5)
     assert module("python_env_files", **arguments)["modified"] == []
     assert tree(site) == edited
+
+
+def test_a_whole_added_package_is_taken_out(module, arguments, site):
+    (site / "evil" / "deep").mkdir(parents=True)
+    (site / "evil" / "__init__.py").write_text("")
+    (site / "evil" / "deep" / "more.py").write_text("x = 1\n")
+    assert "evil/deep/more.py added" in module("python_env_files", **arguments, pristine="require")["msg"]
+    done = module("python_env_files", **arguments, pristine="repair")
+    assert done["changes"] == ["evil/__init__.py taken out", "evil/deep/more.py taken out"]
+    # An empty folder can still be imported.
+    assert (done["verdict"], (site / "evil").exists()) == ("pristine", False)
+
+
+def test_a_file_whose_name_is_no_text_is_taken_out_and_kept(module, arguments, site):
+    path = os.fsencode(site / "engine") + b"/\xff.py"
+    with open(path, "wb") as out:
+        out.write(b"z = 1\n")
+    done = module("python_env_files", **arguments, pristine="repair")
+    assert not done["failed"], done
+    assert (done["verdict"], os.path.exists(path)) == ("pristine", False)
+    (copy,) = [one for one in done["kept"] if not one.endswith("kept.json")]
+    assert Path(copy).read_bytes() == b"z = 1\n"
 
 
 def test_a_repair_that_finds_no_wheel_changes_nothing(module, arguments, site, tmp_path):
@@ -312,7 +411,7 @@ def test_a_repair_takes_the_wheels_of_a_bundle(module, arguments, site, made, tm
     Path(path).write_bytes(whole)
     assert module("python_env_files", **asked)["verdict"] == "pristine"
     assert (site / "engine" / "core.py").read_text() == CORE
-    assert not (tmp_path / "home" / "cache" / "repair").exists()
+    assert not list((tmp_path / "home" / "cache").glob("repair-????????"))
 
 
 def test_the_environment_itself_says_which_patches_are_in_force(module, arguments, site, made, tmp_path):
@@ -334,6 +433,21 @@ def test_the_environment_itself_says_which_patches_are_in_force(module, argument
     other = module("python_env", **{**asked, "requirements": "engine==1.0\nhelper==2.2\n"})
     assert (other["changed"], other["patched"]) == (True, [])
     assert module("python_env", **asked)["patched"] == ["core.patch"]
+
+
+@pytest.mark.parametrize("content", ["{", '{"schema": 1, "patches": [{"name": "x"}], "files": {}}'])
+def test_a_damaged_journal_of_patches_is_said_by_all_modules(module, arguments, site, made, content):
+    Path(made.folder, "groundstate-patches.json").write_text(content)
+    lock = "".join(item.text + "\n" for item in made.items)
+    asked = {"path": arguments["path"], "requirements": lock, "python": sys.executable}
+    for name, more in (
+        ("python_env", asked),
+        ("python_env_files", arguments),
+        ("python_env_info", {"path": arguments["path"], "home": arguments["home"]}),
+    ):
+        refused = module(name, **more)
+        assert refused["failed"] is True
+        assert "groundstate-patches.json is " in refused["msg"]
 
 
 def test_the_environment_and_its_compiled_code_are_looked_at_by_its_own_python(module, arguments, site):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import http.server
 import json
+import os
 import shutil
+import struct
 import subprocess
 import sys
 import threading
@@ -83,6 +85,88 @@ def test_what_is_missing_comes_from_a_peer(module, tmp_path, model, content):
     (here / "model.safetensors").write_bytes(b"cut")
     assert ask(module, tmp_path, here, model=source)["changed"] is True
     assert (here / "model.safetensors").read_bytes() == content["model.safetensors"]
+
+
+NEEDS_RSYNC = pytest.mark.skipif(shutil.which("rsync") is None, reason="rsync is not on this machine")
+
+
+def gguf() -> bytes:
+    return b"GGUF" + struct.pack("<IQQ", 3, 0, 0) + bytes(32)
+
+
+@NEEDS_RSYNC
+@pytest.mark.parametrize("names_file", [True, False])
+def test_a_file_comes_from_a_peer_without_what_lies_beside_it(module, tmp_path, names_file):
+    there, here = tmp_path / "peer", tmp_path / "here"
+    for folder in (there, here):
+        folder.mkdir()
+    for name in ("m.gguf", "b-00001-of-00002.gguf", "b-00002-of-00002.gguf", "other.gguf"):
+        (there / name).write_bytes(gguf())
+    (here / "m.gguf").mkdir()  # what an earlier fetch left
+    for name in ("m.gguf", "b-00001-of-00002.gguf"):
+        source = {"rsync_from": str(there / name if names_file else there)}
+        for damage in (None, b"GGUF"):
+            if damage:
+                (here / name).write_bytes(damage)
+            got = ask(module, tmp_path, here / name, model=source)
+            assert (got["changed"], got["models"][0]["complete"]) == (True, True)
+        assert ask(module, tmp_path, here / name, model=source)["changed"] is False
+    assert sorted(one.name for one in here.iterdir()) == ["b-00001-of-00002.gguf", "b-00002-of-00002.gguf", "m.gguf"]
+    absent = ask(module, tmp_path, here / "no.gguf", model={"rsync_from": str(there)})
+    assert f"{there} has nothing better" in absent["msg"]
+    assert not (here / "no.gguf").exists()
+
+
+@NEEDS_RSYNC
+def test_a_snapshot_of_the_hubs_cache_is_a_peer_like_any_other(module, tmp_path, model, content):
+    snapshot, here = tmp_path / "hub" / "snapshots" / COMMIT, tmp_path / "copy"
+    blobs = tmp_path / "hub" / "blobs"
+    snapshot.mkdir(parents=True)
+    model.rename(blobs)
+    for name in content:
+        (snapshot / name).symlink_to(f"../../blobs/{name}")
+    (snapshot / "again").symlink_to(".")  # would be copied into itself for ever
+    here.mkdir()
+    (here / "config.json").symlink_to("../../blobs/config.json")  # what an earlier fetch left
+    assert ask(module, tmp_path, here, model={"rsync_from": str(snapshot)})["models"][0]["complete"] is True
+    assert {name: (here / name).read_bytes() for name in content} == content
+    assert not any((here / name).is_symlink() for name in content)
+    assert (here / "again").is_symlink()
+    assert ask(module, tmp_path, here, model={"rsync_from": str(snapshot)})["changed"] is False
+
+
+@NEEDS_RSYNC
+def test_a_file_that_is_wrong_comes_again_though_its_size_and_time_are_right(module, tmp_path, model, content):
+    name = "model.safetensors"
+    here = tmp_path / "copy"
+    shutil.copytree(model, here)
+    right = (here / name).stat()
+    (here / name).write_bytes(content[name][:-1] + bytes([content[name][-1] ^ 1]))
+    os.utime(here / name, ns=(right.st_atime_ns, right.st_mtime_ns))
+    (here / "notes.txt").write_text("mine")
+    asked = {"rsync_from": str(model), "sha256": {name: hashlib.sha256(content[name]).hexdigest()}}
+    got = ask(module, tmp_path, here, model=asked)
+    assert (got["changed"], got["models"][0]["complete"]) == (True, True)
+    assert (here / "notes.txt").read_text() == "mine"
+    assert ask(module, tmp_path, here, model=asked)["changed"] is False
+
+    # What the peer has is not what is declared either.
+    asked["sha256"] = {name: "0" * 64}
+    got = ask(module, tmp_path, here, model=asked)
+    assert (got["failed"], got["changed"]) == (True, False)
+    assert f"{model} has nothing better" in got["msg"]
+    assert "name where it comes from" not in got["msg"]
+    assert (here / name).read_bytes() == content[name]
+
+
+@NEEDS_RSYNC
+def test_a_copy_that_fails_says_why_and_leaves_what_is_there(module, tmp_path, model):
+    failed = ask(module, tmp_path, tmp_path / "copy", model={"rsync_from": str(tmp_path / "nowhere")})
+    assert "It is not there: check the path on the peer" in failed["msg"]
+    (model / "dead").symlink_to("/nowhere")
+    failed = ask(module, tmp_path, tmp_path / "copy", model={"rsync_from": str(model)})
+    assert "a link there leads nowhere" in failed["msg"]
+    assert [one.name for one in (tmp_path / "home" / "cache").glob("fetch*")] == ["fetch.lock"]
 
 
 def test_a_host_that_cannot_fetch_says_what_it_lacks(module, tmp_path):
@@ -165,6 +249,10 @@ def test_what_is_missing_comes_from_the_hub(module, tmp_path, content, monkeypat
         # Cut off here: fetched again.
         (here / "model.safetensors").write_bytes(content["model.safetensors"][:-1])
         assert ask(module, tmp_path, here, token=TOKEN, **asked)["models"][0]["complete"] is True
+        # A model that is a file comes without what lies beside it.
+        alone = tmp_path / "alone" / "model.safetensors"
+        assert ask(module, tmp_path, alone, token=TOKEN, **asked)["models"][0]["complete"] is True
+        assert [one.name for one in alone.parent.iterdir() if one.is_file()] == [alone.name]
     finally:
         server.shutdown()
         server.server_close()

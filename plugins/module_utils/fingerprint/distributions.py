@@ -8,15 +8,20 @@ Reads the *.dist-info folders themselves: importlib.metadata would speak of the 
 from __future__ import annotations
 
 import base64
+import contextlib
 import csv
+import hashlib
 import json
 import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from ..file_hashes import FileHashes
+
+_CHUNK = 1 << 20
 
 # Written or rewritten by installers after the wheel was unpacked: they differ without anything having changed.
 _INSTALLER_FILES = {
@@ -42,6 +47,7 @@ class Distribution:
     version: str
     record: dict[str, str] | None = None  # path below site-packages -> "sha256=..." or ""; None: no RECORD
     direct_url: dict = field(default_factory=dict)
+    folder: str = ""  # name of its dist-info or egg-info
 
 
 @dataclass
@@ -52,7 +58,7 @@ class Differences:
     missing: dict[str, str] = field(default_factory=dict)
     added: dict[str, str] = field(default_factory=dict)  # path -> the distribution whose folder it is in, or ""
     hashes: dict[str, str | None] = field(default_factory=dict)  # of edited and added files
-    unreadable: list[str] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)  # also: with a hash that nobody here can compute
     files: int = 0  # listed in the RECORDs and compared
 
 
@@ -105,7 +111,7 @@ def installed(site: str) -> list[Distribution]:
             metadata = os.path.join(folder, "METADATA" if kind == "dist-info" else "PKG-INFO")
         headers = _headers(metadata)
         name, _dash, version = stem.partition("-")
-        one = Distribution(normalise(headers.get("Name", name)), headers.get("Version", version))
+        one = Distribution(normalise(headers.get("Name", name)), headers.get("Version", version), folder=entry)
         if kind == "dist-info":
             one.record = _record(os.path.join(folder, "RECORD"))
             one.direct_url = _direct_url(os.path.join(folder, "direct_url.json"))
@@ -154,7 +160,29 @@ def _checked(path: str) -> bool:
 
 def encoded(hexadecimal: str) -> str:
     """A hash as a RECORD has it: URL-safe base64 without padding."""
-    return "sha256=" + base64.b64encode(bytes.fromhex(hexadecimal), b"-_").rstrip(b"=").decode("ascii")
+    return _entry("sha256", bytes.fromhex(hexadecimal))
+
+
+def _entry(algorithm: str, value: bytes) -> str:
+    return f"{algorithm}=" + base64.b64encode(value, b"-_").rstrip(b"=").decode("ascii")
+
+
+def is_told(content: bytes, told: Iterable[str]) -> bool:
+    """Whether a content is what one of several entries of RECORDs tells."""
+    hashers = _hashers(told)
+    for one in hashers.values():
+        one.update(content)
+    return any(_entry(name, one.digest()) in told for name, one in hashers.items())
+
+
+def _hashers(told: Iterable[str]) -> dict[str, Any]:
+    """Algorithm -> its fresh object, of those in entries of RECORDs that this Python has."""
+    made: dict[str, Any] = {}
+    for name in {one.partition("=")[0] for one in told}:
+        if name in hashlib.algorithms_guaranteed and not name.startswith("shake"):  # those have no length of their own
+            with contextlib.suppress(ValueError):  # not in FIPS mode
+                made[name] = hashlib.new(name)
+    return made
 
 
 def claims(found: Iterable[Distribution]) -> dict[str, dict[str, str]]:
@@ -173,9 +201,8 @@ def compare(site: str, found: list[Distribution], hashes: FileHashes, *, added: 
     """Compare the files of a site-packages folder with the RECORDs of its distributions.
 
     ``hashes`` must have ``site`` as its root. Byte code, scripts and what installers write are left out. Added files
-    are code (.py, .so, .pth) beside or inside packages that some RECORD knows; ``added`` says whether they are looked
-    for. A file that several distributions list
-    is as installed when it is that of any of them.
+    are code (.py, .so, .pth) that no RECORD knows, in a folder that can be imported; ``added`` says whether they are
+    looked for. A file that several distributions list is as installed when it is that of any of them.
     """
     result = Differences()
     expected = claims(found)
@@ -198,15 +225,22 @@ def compare(site: str, found: list[Distribution], hashes: FileHashes, *, added: 
             continue
         if all(value.startswith("sha256=") for value in values.values()):
             wanted.append((path, stat))
+        elif all(values.values()):
+            _compare_others(site, path, list(values.values()), owner[path], result)
+    # Whose code lies in folders that no RECORD knows cannot be told beside a distribution that has none.
+    complete = all(one.record is not None for one in found)
     folders = {path.rpartition("/")[0]: name for path, name in owner.items() if not path.startswith("../")}
+    tops = {path.partition("/")[0] for path in owner}
     for path, entry in (present if added else {}).items():
-        if path in owner or path in _TOOL_FILES or not path.endswith(_CODE):
+        if path in owner or path in _TOOL_FILES:
+            continue
+        if not path.endswith(_CODE) and (path in tops or not _is_linked_package(path, entry)):
             continue
         folder = os.path.dirname(path)
         while folder and folder not in folders:
             folder = os.path.dirname(folder)
-        if not folder and "/" in path:
-            continue  # in a folder that no RECORD knows: not a wheel's package
+        if not folder and "/" in path and not (complete and path.partition("/")[0].isidentifier()):
+            continue  # nothing imports from such names: what pip could not remove, eggs
         result.added[path] = folders[folder] if folder else ""
         try:
             wanted.append((path, entry.stat()))
@@ -221,3 +255,28 @@ def compare(site: str, found: list[Distribution], hashes: FileHashes, *, added: 
             result.edited[path] = owner[path]
             result.hashes[path] = actual
     return result
+
+
+def _is_linked_package(path: str, entry: os.DirEntry) -> bool:
+    """Whether it is a link to a folder that can be imported."""
+    return path.isidentifier() and entry.is_symlink() and entry.is_dir()
+
+
+def _compare_others(site: str, path: str, told: list[str], owner: str, result: Differences) -> None:
+    """Compare a file with entries of RECORDs of which one has another hash than SHA-256, which is what is cached."""
+    hashers = _hashers({*told, "sha256="})
+    try:
+        with open(os.path.join(site, path), "rb") as source:
+            while piece := source.read(_CHUNK):
+                for one in hashers.values():
+                    one.update(piece)
+    except OSError:
+        result.unreadable.append(path)
+        return
+    if any(_entry(name, one.digest()) in told for name, one in hashers.items()):
+        return
+    if any(one.partition("=")[0] not in hashers for one in told):
+        result.unreadable.append(path)
+        return
+    result.edited[path] = owner
+    result.hashes[path] = hashers["sha256"].hexdigest()

@@ -233,4 +233,4 @@ def _put(section: dict[str, Any], total: distributions.Differences, unknown: Unk
         section["difference_hash"] = files.digest([total.hashes, sorted(total.missing)])
     if total.unreadable:
         first = ", ".join(sorted(total.unreadable)[:5])
-        unknown["python_env.files"] = f"{len(total.unreadable)} files could not be read: {first}"
+        unknown["python_env.files"] = f"{len(total.unreadable)} files could not be read and compared: {first}"

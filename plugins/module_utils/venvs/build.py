@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -12,7 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .. import files
-from . import bundle, installers, interpreters, requirements, running
+from ..fingerprint.distributions import installed
+from . import bundle, installers, interpreters, patches, requirements, running
+from .drift import TOOLS, Drift, drift, versions
 from .extras import Extras
 from .extras import apply as apply_extras
 from .extras import names as extra_names
@@ -20,9 +23,7 @@ from .installers import Sources
 from .interpreters import Interpreter
 from .requirements import Requirement
 from .store import Store
-
-# What "python -m venv" itself puts there.
-_TOOLS = ("pip", "setuptools", "wheel")
+from .usage import users
 
 #: Program that imports what its arguments name, each ``module`` or ``module:name``.
 IMPORT = """
@@ -54,7 +55,8 @@ class Spec:
     platform: str = ""  # that the lock is for, or how its name begins
     extras: Extras = field(default_factory=Extras)
     forbidden: tuple[str, ...] = ()
-    patches: tuple[tuple[str, str, str], ...] = ()  # (name, distribution, version) of those that will be applied
+    patches: tuple[patches.Patch, ...] = ()  # compared with the lock
+    apply_patches: bool = False  # also put them into force in a folder before it is used
     imports: tuple[str, ...] = ()
     installer: str = "auto"
     sources: Sources = field(default_factory=Sources)
@@ -74,6 +76,7 @@ class Plan:
 
     items: list[Requirement]
     interpreter: Interpreter
+    python_version: str  # of the environment, which may have been made for another one
     key: str  # digest that names the folder: lock, Python, platform
     hash: str  # digest of the whole declaration
     folder: str
@@ -82,6 +85,9 @@ class Plan:
     action: str  # none, extras, switch, build
     changes: list[str]
     needs_bundle: bool = False  # a build, for which the declared bundle is not on the host yet
+    drift: Drift = field(default_factory=Drift)  # of the environment in use, when it stays
+    why: str = ""  # it is made although there is one of the same key
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def changed(self) -> bool:
@@ -95,13 +101,7 @@ def site_packages(folder: str, version: str) -> str:
 
 def distributions(site: str) -> dict[str, str]:
     """Normal name -> version of what is installed, read from the folders' names; aliases of ours included."""
-    found = {}
-    for entry in sorted(os.listdir(site)) if os.path.isdir(site) else []:
-        stem, dot, kind = entry.rpartition(".")
-        name, dash, version = stem.partition("-")
-        if dot and dash and kind == "dist-info":
-            found[requirements.normal(name)] = version
-    return found
+    return {name: found[-1] for name, found in versions(site).items()}
 
 
 def _check_patches(spec: Spec, items: list[Requirement]) -> None:
@@ -113,14 +113,22 @@ def _check_patches(spec: Spec, items: list[Requirement]) -> None:
             local = f"+{alias.local_version}" if alias.local_version and "+" not in version else ""
             there[requirements.normal(alias.name)] = version + local
     problems = []
-    for name, distribution, version in spec.patches:
-        locked = there.get(requirements.normal(distribution))
+    for one in spec.patches:
+        locked = there.get(requirements.normal(one.distribution))
         if locked is None:
-            problems.append(f"the patch {name} is for {distribution}, which is not in the lock")
-        elif not requirements.same_version(version, locked):
-            problems.append(f"the patch {name} is for {distribution} {version}, the lock has {locked}")
+            problems.append(f"the patch {one.name} is for {one.distribution}, which is not in the lock")
+        elif not requirements.same_version(one.version, locked):
+            problems.append(f"the patch {one.name} is for {one.distribution} {one.version}, the lock has {locked}")
     if problems:
         raise ValueError("; ".join(problems) + ": declare patches of these versions, or none (ml_env_patches)")
+
+
+def _patch(spec: Spec, made: Plan, site: str) -> None:
+    """Bring the declared patches into force in a folder that nothing works from yet. Raises ValueError, OSError."""
+    if spec.apply_patches:
+        todo = patches.plan(made.folder, site, installed(site), list(spec.patches))
+        patches.carry_out(todo)
+        made.changes += todo.describe()
 
 
 def plan(spec: Spec, bundle_later: bool = False) -> Plan:
@@ -142,16 +150,12 @@ def plan(spec: Spec, bundle_later: bool = False) -> Plan:
         current = store.current()
         before = (store.manifest(current) if current else None) or {}
         interpreter = interpreters.find(spec.python, spec.python_range, before.get("interpreter"))
-        key = files.digest([sorted(item.text for item in items), interpreter.tag, interpreter.platform])
+        key, there = _choose(spec, store, items, interpreter, current, before)
         folder = store.folder(key[:8])
         whole = files.digest([key, spec.extras.as_dict()])
-        made = Plan(items, interpreter, key, whole, folder, current, before, "build", [])
-        there = store.manifest(folder)
-        if there and there.get("key") == key and os.path.exists(os.path.join(folder, "bin", "python")):
-            site = site_packages(folder, there["interpreter"]["version"])
-            todo = apply_extras(spec.extras, folder, site, there["distributions"], there["extras"], dry=True)
-            made.changes = todo
-            made.action = "switch" if current != folder else "extras" if todo else "none"
+        made = Plan(items, interpreter, interpreter.version, key, whole, folder, current, before, "build", [])
+        if there:
+            _take(spec, made, there)
         if made.action == "build" and spec.bundle:
             made.needs_bundle = not os.path.exists(spec.bundle)
             try:
@@ -164,6 +168,51 @@ def plan(spec: Spec, bundle_later: bool = False) -> Plan:
     except (ValueError, OSError, KeyError) as error:
         raise EnvError(str(error)) from error
     return made
+
+
+def _choose(
+    spec: Spec,
+    store: Store,
+    items: list[Requirement],
+    interpreter: Interpreter,
+    current: str | None,
+    before: dict[str, Any],
+) -> tuple[str, dict[str, Any] | None]:
+    """The key of the environment that fits, and its manifest; of a new one, and None.
+
+    Lock, Python's version and platform make the key. Another executable of the same version, asked for by its path,
+    has a key of its own, where the first one belongs to a finished environment: that one may be in use.
+    """
+    parts = [sorted(item.text for item in items), interpreter.tag, interpreter.platform]
+    first, own = files.digest(parts), files.digest([*parts, interpreter.executable])
+    kept = files.digest([*parts, before.get("interpreter", {}).get("executable")])  # where that may stay
+    for key in sorted((first, own, kept), key=lambda one: store.folder(one[:8]) != current):
+        folder = store.folder(key[:8])
+        there = store.manifest(folder)
+        if not there or there.get("key") != key or not os.path.exists(os.path.join(folder, "bin", "python")):
+            continue
+        made_for = os.path.realpath(there["interpreter"]["executable"])
+        if not os.path.isabs(spec.python) or made_for == os.path.realpath(interpreter.executable):
+            return key, there
+    usable = os.path.exists(os.path.join(store.folder(first[:8]), "bin", "python"))
+    return (own if usable and store.state(store.folder(first[:8])) == "finished" else first), None
+
+
+def _take(spec: Spec, made: Plan, there: dict[str, Any]) -> None:
+    """Complete the plan for an environment that is there; one that was kept is taken only if nothing differs in it."""
+    version = there["interpreter"]["version"]
+    site = site_packages(made.folder, version)
+    found = drift(site, there)
+    if found and made.current != made.folder:
+        made.why = f"{made.folder} was kept, but is not what was installed there: {'; '.join(found.lines())}"
+        return
+    made.drift = found
+    if found:
+        said = "; ".join(found.lines())
+        made.warnings.append(f"what is installed is not what was locked: {said}. ml_env_pristine: repair puts it back")
+    made.python_version = version
+    made.changes = apply_extras(spec.extras, made.folder, site, there["distributions"], there["extras"], dry=True)
+    made.action = "switch" if made.current != made.folder else "extras" if made.changes else "none"
 
 
 def _manifest(spec: Spec, made: Plan) -> bundle.Manifest:
@@ -182,26 +231,56 @@ def ensure(spec: Spec, bundle_later: bool = False) -> Plan:
     if not made.changed or (made.needs_bundle and bundle_later):
         return made
     if made.needs_bundle:
-        raise EnvError(f"{spec.path}: the bundle {spec.bundle} is not on the host: copy it there, or correct its path")
+        raise _no_bundle(spec)
     store = Store(spec.path)
     try:
         with store.locked(spec.timeout_s) as lock:
-            made = plan(spec)  # another run may have done it meanwhile
+            made = plan(spec, bundle_later)  # another run may have done it meanwhile
+            if made.action != "build" and made.changes:
+                _refresh(spec, made, store)
+            if made.action == "switch":
+                # Files of it that somebody edited are a matter of their own: python_env_files says so, or repairs.
+                with contextlib.suppress(patches.Edited):
+                    _patch(spec, made, site_packages(made.folder, made.python_version))
+                _prove(spec, made, lock, bundle_later)
+            if made.needs_bundle and bundle_later:
+                return made
             if made.action == "build":
                 _build(spec, made, store, lock)
-            elif made.changes:
-                _refresh(spec, made, store)
             if made.current != made.folder:
                 store.switch(made.folder)
             store.prune(spec.keep)
+            made.warnings += store.doubts
     except bundle.Unusable as error:
         if not bundle_later:
-            raise EnvError(f"{spec.path}: {error}") from error
+            raise EnvError(_because(made, f"{spec.path}: {error}")) from error
         made.needs_bundle = True
+    except EnvError as error:
+        raise EnvError(_because(made, str(error))) from error
     except (OSError, TimeoutError, ValueError) as error:
-        hint = " " + installers.remedy(str(error)) if getattr(error, "errno", 0) == 28 else ""
-        raise EnvError(f"{spec.path}: {error}.{hint}") from error
+        hint = ". " + installers.remedy(str(error)) if getattr(error, "errno", 0) == 28 else ""
+        raise EnvError(_because(made, f"{spec.path}: {error}{hint}")) from error
     return made
+
+
+def _because(made: Plan, message: str) -> str:
+    return f"{message}\n(It had to be made again: {made.why})" if made.why else message
+
+
+def _prove(spec: Spec, made: Plan, lock: int, bundle_later: bool) -> None:
+    """Import from a kept environment what a new one has to import; one that fails is made again."""
+    try:
+        _check_imports(spec, made, lock)
+    except EnvError as error:
+        made.action, made.changes, made.python_version = "build", [], made.interpreter.version
+        made.why = f"{made.folder} was kept, but it cannot be imported: {str(error).splitlines()[-1]}"
+        made.needs_bundle = bool(spec.bundle) and not os.path.exists(spec.bundle)
+        if made.needs_bundle and not bundle_later:
+            raise _no_bundle(spec) from error
+
+
+def _no_bundle(spec: Spec) -> EnvError:
+    return EnvError(f"{spec.path}: the bundle {spec.bundle} is not on the host: copy it there, or correct its path")
 
 
 def _refresh(spec: Spec, made: Plan, store: Store) -> None:
@@ -218,6 +297,17 @@ def _build(spec: Spec, made: Plan, store: Store, lock: int) -> None:
     started = time.monotonic()
     kind, program = installers.choose(spec.installer)
     manifest = _manifest(spec, made) if spec.bundle else None
+    for one in store.folders():
+        if store.state(one) == "unfinished":  # it may be what fills the disk
+            with contextlib.suppress(OSError):
+                store.remove(one)
+    if made.current != made.folder and store.state(made.folder) == "finished":
+        working = users([made.folder])[made.folder]
+        if working:
+            raise EnvError(
+                f"{made.folder} has to be made again, and process {working[0].pid} ({working[0].comm}) works from it: "
+                "stop it first"
+            )
     _check_space(spec, manifest.size >> 20 if manifest else 0)
     store.begin(made.folder)
     try:
@@ -236,8 +326,9 @@ def _build(spec: Spec, made: Plan, store: Store, lock: int) -> None:
         problems += [f"{name} {have[name]} is there, the lock forbids it" for name in spec.forbidden if name in have]
         if problems:
             raise EnvError(f"{spec.path}: the installation does not match the lock: {'; '.join(problems)}")
-        have = {name: version for name, version in have.items() if name in locked or name not in _TOOLS}
+        have = {name: version for name, version in have.items() if name in locked or name not in TOOLS}
         apply_extras(spec.extras, made.folder, site, have, {})
+        _patch(spec, made, site)
         _check_imports(spec, made, lock)
         record = {
             "key": made.key,
@@ -252,8 +343,10 @@ def _build(spec: Spec, made: Plan, store: Store, lock: int) -> None:
         }
         store.finish(made.folder, record)
     except BaseException:
-        # The environment in use is untouched; a part of a new one would only fill the disk.
-        store.remove(made.folder)
+        # The environment in use is untouched; a part of a new one would only fill the disk. What stays of it is marked
+        # and goes with the next run: what went wrong first is what has to be said.
+        with contextlib.suppress(OSError):
+            store.remove(made.folder)
         raise
 
 

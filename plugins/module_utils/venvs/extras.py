@@ -41,10 +41,15 @@ class Extras:
     aliases: tuple[Alias, ...] = ()
 
     def check(self) -> None:
-        """Raises ValueError for names and paths that lead out of the environment."""
+        """Raises ValueError for names and paths that lead out of the environment, or to its interpreter."""
         for name in [*self.scripts, *self.links]:
             if not name or name in (".", "..") or "/" in name or "\0" in name:
                 raise ValueError(f"{name!r} is not a file name")
+        for name in self.scripts:
+            if re.fullmatch(r"python[\d.]*", name):
+                raise ValueError(
+                    f"the script {name} would replace the environment's own interpreter: name it differently"
+                )
         for name, target in self.links.items():
             if os.path.isabs(target) or ".." in target.split("/") or not target:
                 raise ValueError(f"link {name}: {target!r} is not a path below site-packages")

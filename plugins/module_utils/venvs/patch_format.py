@@ -16,6 +16,7 @@ _HUNK = re.compile(rb"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@(?: .*)?")
 _NOTHING = b"/dev/null"
 _NO_BREAK = b"\\"  # "\ No newline at end of file", in whatever language
 _SHOWN = 20  # lines of a hunk in a message
+_CONTEXT = 3  # lines around a change, as difflib has them
 # What git can say and we do not do, and what it is called.
 _REFUSED = {
     b"rename from ": "renames a file",
@@ -264,14 +265,36 @@ def render(path: str, before: bytes | None, after: bytes | None) -> bytes:
     name = path.encode()
     made = [b"diff --git a/" + name + b" b/" + name + b"\n"]
     made += [b"new file mode 100644\n"] * (before is None) + [b"deleted file mode 100644\n"] * (after is None)
+    old, new, skipped = _middle(lines(before or b""), lines(after or b""))
     body = difflib.diff_bytes(
         difflib.unified_diff,
-        lines(before or b""),
-        lines(after or b""),
+        old,
+        new,
         _NOTHING if before is None else b"a/" + name,
         _NOTHING if after is None else b"b/" + name,
         lineterm=b"\n",
     )
     for line in body:
+        match = _HUNK.fullmatch(line.rstrip(b"\n")) if skipped else None
+        if match:  # no line of a content begins so, each has a sign before it
+            made.append(b"@@ -%s +%s @@\n" % (_range(match[1], match[2], skipped), _range(match[3], match[4], skipped)))
+            continue
         made.append(line if line.endswith(b"\n") else line + b"\n\\ No newline at end of file\n")
     return b"".join(made)
+
+
+def _middle(old: list[bytes], new: list[bytes]) -> tuple[list[bytes], list[bytes], int]:
+    """Both without the lines that they begin and end with alike, but for the context of a hunk; how many went first.
+
+    difflib takes minutes for a large table with many lines twice.
+    """
+    shorter = min(len(old), len(new))
+    head = next((at for at in range(shorter) if old[at] != new[at]), shorter)
+    left = shorter - head
+    tail = next((at for at in range(left) if old[-1 - at] != new[-1 - at]), left)
+    head, tail = max(0, head - _CONTEXT), max(0, tail - _CONTEXT)
+    return old[head : len(old) - tail], new[head : len(new) - tail], head
+
+
+def _range(start: bytes, count: bytes | None, skipped: int) -> bytes:
+    return b"%d" % (int(start) + skipped) + (b"" if count is None else b"," + count)

@@ -4,7 +4,8 @@
 
 The wheels' RECORDs say what a file was before any patch, so the declared patches are always applied to that, whatever
 was applied last time. The journal (one file in the environment) holds what the wheels had, for the way back, and the
-hashes of what we made of it: any other content is somebody's own doing and is not overwritten.
+hashes of what we made of it: any other content is somebody's own doing and is not overwritten. While files change it
+says ``unfinished``, which a kill leaves there for the next run.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import base64
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from .. import file_change, files
 from ..file_change import Change
-from ..fingerprint.distributions import Differences, Distribution, claims, encoded, normalise
+from ..fingerprint.distributions import Differences, Distribution, claims, is_told, normalise
 from . import patch_format
 from .patch_format import FileChange, PatchError
 from .requirements import same_version
@@ -27,10 +28,20 @@ from .store import MANIFEST
 
 JOURNAL = "groundstate-patches.json"
 SCHEMA = 1
+#: Stands among the names of patches while nobody can say which of them is in force.
+UNFINISHED = "(unfinished)"
 
 
 class Edited(PatchError):
     """A file that somebody edited, so that there is nothing to apply patches to."""
+
+
+class NotInstalled(PatchError):
+    """Patches for what is not installed, or in another version."""
+
+    def __init__(self, text: str, of: Sequence[Patch]) -> None:
+        super().__init__(text)
+        self.patches = of
 
 
 @dataclass(frozen=True)
@@ -46,6 +57,17 @@ class Patch:
     @property
     def sha256(self) -> str:
         return hashlib.sha256(self.text.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def of_options(given: Iterable[Mapping[str, Any]], texts: Mapping[str, Any]) -> list[Patch]:
+    """The patches of a module's options ``patches`` and ``texts``. Raises ValueError for one without a text."""
+    lacking = [one["file"] for one in given if one["file"] not in texts]
+    if lacking:
+        raise ValueError(f"texts has no text of the patch {', '.join(lacking)}")
+    return [
+        Patch(os.path.basename(one["file"]), one["distribution"], one["version"], str(texts[one["file"]]), one["strip"])
+        for one in given
+    ]
 
 
 @dataclass
@@ -87,17 +109,56 @@ def journal(environment: str) -> dict[str, Any]:
         return {}
     if not isinstance(raw, dict) or raw.get("schema") != SCHEMA:
         raise ValueError(f"{path} was written by another version of Groundstate: make the environment anew")
+    if not _is_sound(raw):
+        raise ValueError(
+            f"{path} is damaged: remove it and let ml_env_pristine: repair put back what patches changed, or make the "
+            "environment anew"
+        )
     return raw
 
 
+def _is_sound(raw: Mapping[str, Any]) -> bool:
+    """Whether a journal has the form that we write."""
+    names, entries = raw.get("patches"), raw.get("files")
+    if (
+        not isinstance(names, list)
+        or not isinstance(entries, dict)
+        or not isinstance(raw.get("unfinished", False), bool)
+    ):
+        return False
+    return all(_is_patch(one) for one in names) and all(_is_entry(one) for one in entries.values())
+
+
+def _is_patch(raw: Any) -> bool:
+    if not isinstance(raw, dict) or set(raw) != set(Patch.__dataclass_fields__):
+        return False
+    return type(raw["strip"]) is int and all(isinstance(value, str) for key, value in raw.items() if key != "strip")
+
+
+def _is_entry(raw: Any) -> bool:
+    if not isinstance(raw, dict) or set(raw) != {"before", "mode", "ours"} or type(raw["mode"]) is not int:
+        return False
+    try:
+        base64.b64decode(raw["before"] or "", validate=True)
+    except (TypeError, ValueError):
+        return False
+    return isinstance(raw["ours"], list) and all(one is None or isinstance(one, str) for one in raw["ours"])
+
+
 def declared(environment: str) -> list[Patch]:
-    """The patches in force, as they were declared."""
-    return [Patch(**one) for one in journal(environment).get("patches", [])]
+    """The patches in force, as they were declared; after a kill those that were to be."""
+    return _patches(journal(environment))
+
+
+def _patches(known: Mapping[str, Any]) -> list[Patch]:
+    return [Patch(**one) for one in known.get("patches", [])]
 
 
 def in_force(environment: str) -> dict[str, str]:
-    """Name -> SHA-256 of the patches in force."""
-    return {one.name: one.sha256 for one in declared(environment)}
+    """Name -> SHA-256 of the patches in force, and UNFINISHED after a kill."""
+    known = journal(environment)
+    found = {one.name: one.sha256 for one in _patches(known)}
+    return {**found, UNFINISHED: files.digest(known)} if known.get("unfinished") else found
 
 
 def identity(path: str) -> str:
@@ -106,12 +167,17 @@ def identity(path: str) -> str:
     ``path``: the environment, or the link to it.
     """
     hashed = str((files.read_json(os.path.join(path, MANIFEST)) or {}).get("hash", ""))
-    patched = [one.sha256 for one in declared(path)]
+    patched = list(in_force(path).values())
     return files.digest([hashed, patched]) if patched else hashed
 
 
 def explained(known: Mapping[str, Any], found: Differences) -> list[str]:
-    """Take what patches in force did out of the differences; returns the paths of these files."""
+    """Take what patches in force did out of the differences; returns the paths of these files.
+
+    Half a patch is none: nothing is taken out after a kill.
+    """
+    if known.get("unfinished"):
+        return []
     taken = []
     for path, entry in known.get("files", {}).items():
         for kind in (found.edited, found.added, found.missing):
@@ -157,10 +223,10 @@ class _Site:
             undone = now
             for change in reversed(wanted):
                 undone = patch_format.apply(undone, change.reversed())
-            if undone is not None and encoded(hashlib.sha256(undone).hexdigest()) in recorded.values():
+            if undone is not None and is_told(undone, recorded.values()):
                 return undone
         for content in (now, kept):
-            if content is not None and encoded(hashlib.sha256(content).hexdigest()) in recorded.values():
+            if content is not None and is_told(content, recorded.values()):
                 return content
         state = "is missing" if now is None else "was edited"
         whose = " and ".join(f"{name} {self.distributions[name].version}" for name in recorded)
@@ -211,17 +277,19 @@ def plan(environment: str, site: str, found: Iterable[Distribution], wanted: lis
     known = journal(environment)
     here = _Site(site, found, known)
     names = [one.name for one in wanted]
-    problems = [
-        f"the patch {name} is declared twice" for name in sorted({one for one in names if names.count(one) > 1})
-    ]
-    problems += [text for text in (_installed(one, here) for one in wanted) if text]
+    twice = [f"the patch {name} is declared twice" for name in sorted({one for one in names if names.count(one) > 1})]
+    problems = [(one, text) for one in wanted for text in [_installed(one, here)] if text]
+    said = "; ".join(twice + [text for _one, text in problems])
+    if twice:
+        raise PatchError(said)
     if problems:
-        raise PatchError("; ".join(problems))
+        raise NotInstalled(said, [one for one, _text in problems])
     target, base = _target(here, wanted)
     for path in known.get("files", {}):
         if path not in target:
             base[path] = target[path] = here.base(path, [])
-    made = Plan(environment, before=[one["name"] for one in known.get("patches", [])], after=names)
+    there = [one["name"] for one in known.get("patches", [])] + [UNFINISHED] * bool(known.get("unfinished"))
+    made = Plan(environment, before=there, after=names)
     entries = {}
     for path, content in sorted(target.items()):
         entry = known.get("files", {}).get(path, {})
@@ -287,7 +355,7 @@ def carry_out(todo: Plan) -> None:
             done.append(change)
             change.do()
             if change.after is None:
-                _drop_empty(os.path.dirname(change.path))
+                drop_empty(os.path.dirname(change.path))
         _write(path, todo.journal)
     except BaseException:
         for change in reversed(done):
@@ -305,11 +373,11 @@ def _between(old: Mapping[str, Any], todo: Plan) -> dict[str, Any]:
         for path, entry in source.items():
             ours = merged.get(path, {}).get("ours", []) + entry["ours"]
             merged[path] = {**entry, "ours": ours}
-    return {**new, "files": merged}
+    return {**new, "files": merged, "unfinished": True}
 
 
-def _drop_empty(folder: str) -> None:
-    """Remove folders that a patch made for its files: an empty one can still be imported."""
+def drop_empty(folder: str) -> None:
+    """Remove folders that were made for files which are gone: an empty one can still be imported."""
     with contextlib.suppress(OSError):
         while not folder.endswith("-packages"):
             os.rmdir(folder)

@@ -2,13 +2,14 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Whether the files of an environment are those of its wheels: edited, missing, added, and checkouts behind it.
 
+Where we made the environment, its manifest tells as well which distributions it should have.
+
 Files that a declared patch changed are told apart from files that somebody edited. What our own module python_startup
 writes is declared as well, and is no difference.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,9 +20,12 @@ from ..file_hashes import FileHashes
 from ..fingerprint import checkout, distributions, python_env
 from ..fingerprint.distributions import Differences, Distribution
 from . import patches
+from .drift import Drift, drift
+from .store import Store
 
 PRISTINE, PATCHED, MODIFIED, UNKNOWN = "pristine", "patched", "modified", "unknown"
 _SHOWN = 20  # files named in a message
+_HALF_WAY = "patches are applied or taken back half-way: a run is at it, or was killed and the next one finishes that"
 _CUSTOMISED = ("sitecustomize.py", "usercustomize.py")
 
 
@@ -35,19 +39,24 @@ class Look:
     differences: Differences
     patches: list[str] = field(default_factory=list)  # names of the patches in force
     patched: list[str] = field(default_factory=list)  # files that they changed
+    unfinished: bool = False  # a run was killed while it changed them
     editable: list[dict[str, Any]] = field(default_factory=list)
     unverified: list[str] = field(default_factory=list)  # distributions without a RECORD
     unknown: dict[str, str] = field(default_factory=dict)
+    drift: Drift = field(default_factory=Drift)  # distributions that the manifest tells otherwise
+    aliases: list[str] = field(default_factory=list)  # folders of second names that we gave
 
     @property
     def modified(self) -> list[str]:
-        """One line for each file that is not as declared, by distribution; then each checkout with changes."""
+        """A line for patches that are half applied, each distribution and each file that is not as declared, by
+        distribution; then each checkout with changes.
+        """
         versions = {one.name: one.version for one in self.distributions}
         found = []
         for kind, paths in _kinds(self.differences).items():
             for path, owner in paths.items():
                 found.append((owner, f"{path} {kind}" + (f" ({owner} {versions.get(owner, '')})" if owner else "")))
-        made = [text for _owner, text in sorted(found)]
+        made = [_HALF_WAY] * self.unfinished + self.drift.lines() + [text for _owner, text in sorted(found)]
         for one in self.editable:
             if one["dirty"]:
                 changed = ", ".join(one["changed"][:5]) + (" ..." if len(one["changed"]) > 5 else "")
@@ -58,7 +67,7 @@ class Look:
     def doubts(self) -> list[str]:
         """What could not be compared, one sentence each."""
         found = [f"{one} has no RECORD, so that its files cannot be compared" for one in self.unverified]
-        found += [f"{path} cannot be read" for path in sorted(self.differences.unreadable)]
+        found += [f"{path} cannot be read and compared" for path in sorted(self.differences.unreadable)]
         found += [
             f"{one['name']} is an editable install whose changes cannot be told" + (f" ({why})" if why else "")
             for one in self.editable
@@ -82,6 +91,7 @@ class Look:
             "files": self.differences.files,
             **{kind: sorted(paths) for kind, paths in _kinds(self.differences).items()},
             "owners": {path: owner for paths in _kinds(self.differences).values() for path, owner in paths.items()},
+            "drift": self.drift.lines(),
             "patches": self.patches,
             "patched": self.patched,
             "editable": [
@@ -123,9 +133,16 @@ def look(path: str, cache: str | None) -> Look:
     hashes.save()
     known = patches.journal(environment)
     made = Look(environment, site, found, differences, [one["name"] for one in known.get("patches", [])])
+    made.unfinished = bool(known.get("unfinished"))
     made.patched = patches.explained(known, differences)
     _drop_startup(site, found, differences)
     made.unverified = sorted({one.name for one in found if one.record is None})
+    manifest = Store.manifest(environment)
+    made.aliases = list(((manifest or {}).get("extras") or {}).get("aliases") or [])
+    made.drift = drift(site, manifest)
+    for one in found:
+        if is_editable(one):  # in no lock, and told by its checkout
+            made.drift.extra.pop(one.name, None)
     made.editable = [
         checkout.read(one.name, one.direct_url["url"], cache, made.unknown) for one in found if is_editable(one)
     ]
@@ -146,8 +163,7 @@ def _drop_startup(site: str, found: list[Distribution], differences: Differences
         if path not in kind:
             continue
         rest = _without_blocks(os.path.join(site, path))
-        told = recorded.get(path, {}).values()
-        same = rest is not None and distributions.encoded(hashlib.sha256(rest).hexdigest()) in told
+        same = rest is not None and distributions.is_told(rest, recorded.get(path, {}).values())
         if same or (rest is None and kind is differences.added):
             del kind[path]
 

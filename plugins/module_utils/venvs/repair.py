@@ -5,7 +5,7 @@
 <home>/patches-kept/<time>-<environment>/
     <distribution>.patch    the edits as a unified diff, which can be declared as a patch again
     files/                  what is no text, or cannot be told by a diff
-    kept.json               which environment, distributions and files
+    kept.json               which environment, distributions and files, and what was uninstalled
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ import contextlib
 import os
 import shutil
 import time
+from collections.abc import Container
 from dataclasses import dataclass, field
+from typing import Any
 
 from .. import file_change, files
+from ..fingerprint import distributions
 from ..fingerprint.distributions import Distribution, normalise
-from . import bundle, installers, patch_format, pristine, requirements, running
+from . import bundle, installers, patch_format, patches, pristine, requirements, running, surplus
 from .extras import INSTALLER as OUR_INSTALLER
 from .installers import Sources
 from .patch_format import PatchError
@@ -53,22 +56,26 @@ class Todo:
     """What is to be done about what was found."""
 
     install: list[Requirement] = field(default_factory=list)
+    remove: list[Distribution] = field(default_factory=list)  # that nobody declared, or in other versions
     take_out: list[str] = field(default_factory=list)  # added files, paths below site-packages
     left: list[str] = field(default_factory=list)  # what cannot be repaired, one sentence each
 
     @property
     def changed(self) -> bool:
-        return bool(self.install or self.take_out)
+        return bool(self.install or self.remove or self.take_out)
 
     def describe(self, look: Look) -> list[str]:
         """What is done, for people."""
         made = []
         for item in self.install:
-            counts = []
+            counts = ["it was missing"] * (item.name in look.drift.missing)
+            counts += [f"it was {now}" for name, (_then, now) in look.drift.other.items() if name == item.name]
             for kind, paths in (("edited", look.differences.edited), ("missing", look.differences.missing)):
                 number = sum(owner == item.name for owner in paths.values())
                 counts += [f"{number} {kind}"] * bool(number)
+            counts = counts or ["it shares files with what is uninstalled"]
             made.append(f"{item.name} {item.version} installed again ({', '.join(counts)})")
+        made += [f"{one.name} {one.version} uninstalled" for one in self.remove if one.name in look.drift.extra]
         return made + [f"{path} taken out" for path in self.take_out]
 
 
@@ -76,11 +83,27 @@ class Todo:
 
 
 def plan(look: Look) -> Todo:
-    """What a repair does: exactly the distributions with edited or missing files, at the same versions."""
+    """What a repair does: exactly the distributions with edited or missing files, at the same versions.
+
+    And those that the manifest has otherwise, as it has them; what it does not have is uninstalled.
+    """
     todo = Todo(take_out=sorted(look.differences.added))
+    todo.remove = surplus.find(look.distributions, look.drift, look.aliases)
     locked = _locked(look.environment)
     known = {one.name: one for one in look.distributions}
-    for name in pristine.owners({**look.differences.edited, **look.differences.missing}):
+    todo.left += [
+        f"{one.name} {one.version} {why}" for one in todo.remove for why in [_hindrance(one, look.drift.other)] if why
+    ]
+    drifted = {**look.drift.missing, **{name: then for name, (then, _now) in look.drift.other.items()}}
+    for name, version in sorted(drifted.items()):
+        line = locked.get(name)
+        same = line is not None and requirements.same_version(line.version, version)
+        todo.install.append(line if line and same else Requirement(name, version, False, f"{name}=={version}"))
+    others = pristine.owners({**look.differences.edited, **look.differences.missing})
+    others = sorted({*others, *(one.name for one in surplus.shared(look.distributions, todo.remove))})
+    for name in others:
+        if name in drifted or name in look.drift.extra:
+            continue
         one = known[name]
         why = _obstacle(look.site, one)
         if why:
@@ -129,6 +152,15 @@ def _obstacle(site: str, one: Distribution) -> str:
     return ""
 
 
+def _hindrance(one: Distribution, replaced: Container[str]) -> str:
+    """Why a distribution that nobody declared cannot be removed; "" when it can."""
+    if pristine.is_editable(one):
+        return f"is an editable install of {one.direct_url['url']}: uninstall it by hand"
+    if one.record is None and one.name not in replaced:
+        return "was added and has no RECORD: uninstall it by hand"
+    return ""
+
+
 # --- doing -------------------------------------------------------------------------------------------
 
 
@@ -140,6 +172,7 @@ class Kept:
     site: str
     paths: dict[str, str] = field(default_factory=dict)  # path below site-packages -> its copy below the folder
     owners: dict[str, str] = field(default_factory=dict)
+    gone: list[str] = field(default_factory=list)  # distributions, as lines that install them again
 
 
 def repair(order: Order, look: Look, todo: Todo) -> Kept:
@@ -153,20 +186,30 @@ def repair(order: Order, look: Look, todo: Todo) -> Kept:
             _install(order, look, todo)
     except (RepairError, OSError, ValueError) as error:
         now = pristine.look(order.path, None)
-        if (now.differences.edited, now.differences.missing) == (look.differences.edited, look.differences.missing):
+        if _state(now) == _state(look):
             shutil.rmtree(kept.folder)
             where = "Nothing was changed"
         else:
             where = f"The edited files are in {kept.folder}"
         raise RepairError(f"{look.environment}: {error}. {where}") from error
+    present = distributions.installed(look.site)
+    surplus.remove(look.environment, look.site, present, surplus.find(present, look.drift, look.aliases))
+    recorded = distributions.claims(distributions.installed(look.site))
     for path in todo.take_out:
         full = os.path.join(look.site, path)
+        if path in recorded:
+            continue  # of a distribution that was missing but for its files
         if os.path.islink(full):
             os.unlink(full)  # the link, not what it leads to
         else:
             file_change.Change(full, None, None).do()
+        patches.drop_empty(os.path.dirname(full))
     _check_result(order, todo, kept)
     return kept
+
+
+def _state(look: Look) -> tuple[Any, ...]:
+    return look.differences.edited, look.differences.missing, look.drift
 
 
 def check_unused(order: Order, look: Look) -> None:
@@ -191,8 +234,8 @@ def _put_aside(order: Order, look: Look, todo: Todo) -> Kept:
         number += 1
         folder = f"{wanted}-{number}"
     os.makedirs(folder, mode=0o700)
-    kept = Kept(folder, look.site)
-    names = {item.name for item in todo.install}
+    kept = Kept(folder, look.site, gone=[installers.without_passwords(_line(one).text) for one in todo.remove])
+    names = {item.name for item in todo.install} | {one.name for one in todo.remove}
     chosen = {path: owner for path, owner in look.differences.edited.items() if owner in names}
     chosen.update((path, look.differences.added[path]) for path in todo.take_out)
     try:
@@ -210,6 +253,7 @@ def _put_aside(order: Order, look: Look, todo: Todo) -> Kept:
             "added": todo.take_out,
             "missing": sorted(path for path, owner in look.differences.missing.items() if owner in names),
             "patches": look.patches,
+            "uninstalled": kept.gone,
         }
         files.write_json(os.path.join(folder, "kept.json"), note)
     except BaseException:
@@ -227,7 +271,8 @@ def _install(order: Order, look: Look, todo: Todo) -> None:
     kind, program = installers.choose(order.installer)
     inside = os.path.join(look.environment, "bin", "python")
     settings = installers.pip_settings(inside)
-    scratch = os.path.join(order.home, "cache", "repair")
+    # Its own for each environment: whoever repairs another one must not clear it away.
+    scratch = os.path.join(order.home, "cache", f"repair-{files.digest(look.environment)[:8]}")
     shutil.rmtree(scratch, ignore_errors=True)  # of a run that was killed
     os.makedirs(scratch, mode=0o700)
     try:
@@ -267,6 +312,11 @@ def _check_result(order: Order, todo: Todo, kept: Kept) -> None:
     now = pristine.look(order.path, os.path.join(order.home, "cache"))
     names = {item.name for item in todo.install}
     wrong = {**now.differences.edited, **now.differences.missing}
+    if now.drift:
+        raise RepairError(
+            f"{now.environment}: after the repair {'; '.join(now.drift.lines())}. What was there before is in "
+            f"{kept.folder}"
+        )
     still = sorted(path for path, owner in wrong.items() if owner in names)
     if still:
         raise RepairError(
@@ -284,7 +334,7 @@ def settle(kept: Kept) -> list[str]:
     Call it when declared patches are in force again: a diff then holds only what nobody declared. Only what a diff
     gives back exactly is kept as one; anything else stays as a copy.
     """
-    if not kept.paths:
+    if not kept.paths and not kept.gone:
         shutil.rmtree(kept.folder)
         return []
     texts: dict[str, list[bytes]] = {}
@@ -312,14 +362,14 @@ def _as_patch(place: str, path: str, copy: str) -> bytes | None:
         return None
     before, _mode = file_change.read(place)
     after, _mode = file_change.read(copy)
-    text = patch_format.render(path, before, after).decode("utf-8", "replace")
-    if any(one in text for one in _NO_TEXT):
-        return None
     try:
+        text = patch_format.render(path, before, after).decode("utf-8", "replace")
+        if any(one in text for one in _NO_TEXT):
+            return None
         changes = patch_format.parse(text) if text else []
         made = before
         for change in changes:
             made = patch_format.apply(made, change)
-    except PatchError:
+    except (PatchError, UnicodeError):  # the latter for a name that is not UTF-8
         return None
     return text.encode("utf-8") if made == after else None

@@ -34,7 +34,7 @@ def parse(text: str) -> list[Requirement]:
     """The requirements of a lock, in its order.
 
     Raises ValueError naming every line that is not ``name==version`` (with ``--hash`` options), and duplicates:
-    indexes and other options are parameters, not part of a lock.
+    indexes and other options are parameters, not part of a lock. One without any line is refused, too.
     """
     found: dict[str, Requirement] = {}
     problems = []
@@ -54,6 +54,11 @@ def parse(text: str) -> list[Requirement]:
         found[name] = Requirement(name, match["version"], "--hash=" in line, " ".join(line.split()))
     if problems:
         raise ValueError("the lock is not usable: " + "; ".join(problems))
+    if not found:
+        raise ValueError(
+            "the lock names no distribution: a 'uv pip compile ... > requirements.txt' that fails leaves such a file. "
+            "Make it again, and look at what uv says"
+        )
     return list(found.values())
 
 

@@ -12,20 +12,23 @@ for a server that still runs from it and for the way back.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import re
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from .. import files, procfs
+from .usage import unseen
+from .usage import users as users  # also for those who import it from here
 
 MANIFEST = "groundstate-env.json"
 MARKER = ".groundstate-building"
 SCHEMA = 1
+_SLACK_S = 2.0  # between the clock of files and the one that counts since boot
 
 
 class Store:
@@ -33,6 +36,7 @@ class Store:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self.doubts: list[str] = []  # after prune(): why something stays of which nobody knows whether it is used
         self.parent, self.name = os.path.split(path)
         self._ours = re.compile(re.escape(self.name) + r"\.[0-9a-f]{8}")
 
@@ -69,10 +73,19 @@ class Store:
 
     @staticmethod
     def manifest(folder: str) -> dict[str, Any] | None:
-        """What a finished environment says of itself; None when it is not finished or from another version of us."""
+        """What a finished environment says of itself; None when it is not finished or from another version of us.
+
+        Raises ValueError for a damaged one.
+        """
         if Store.state(folder) != "finished":
             return None
-        raw = files.read_json(os.path.join(folder, MANIFEST))
+        try:
+            raw = files.read_json(os.path.join(folder, MANIFEST))
+        except ValueError as error:
+            # Without the file alone the folder would be a stranger's.
+            raise ValueError(
+                f"{str(error).partition(';')[0]}: remove the whole folder {folder}, and the next run makes it again"
+            ) from error
         return raw if isinstance(raw, dict) and raw.get("schema") == SCHEMA else None
 
     def check(self) -> None:
@@ -97,7 +110,11 @@ class Store:
         if state != "absent":
             self.remove(folder)
         os.makedirs(folder)
-        files.write_atomic(os.path.join(folder, MARKER), f"{os.getpid()}\n")
+        try:
+            files.write_atomic(os.path.join(folder, MARKER), f"{os.getpid()}\n")
+        except OSError:
+            os.rmdir(folder)
+            raise
 
     def finish(self, folder: str, manifest: dict[str, Any]) -> None:
         """Declare a folder finished."""
@@ -128,21 +145,64 @@ class Store:
         surplus += [one for one in others if self.state(one) == "unfinished"]
         if not surplus:
             return []
-        busy = used(surplus)
+        busy, self.doubts = self._busy(surplus)
         removed = [one for one in surplus if one not in busy]
         for one in removed:
             self.remove(one)
         return removed
 
+    def _busy(self, folders: list[str]) -> tuple[set[str], list[str]]:
+        """Which of these folders stay for a process, and the doubts why."""
+        found, doubts = users([*folders, self.path], standing=True), []
+        busy = {one for one in folders if found[one]}
+        finished = [one for one in folders if self.state(one) == "finished"]  # no other can ever have been in use
+        known = {item.pid for one in busy for item in found[one]}
+        # The command line of what was started by the link names the link. It led elsewhere before the switch, to one
+        # of the folders that were there then.
+        switched = os.lstat(self.path).st_mtime if os.path.lexists(self.path) else 0.0
+        for item in found[self.path]:
+            since = procfs.started_at(item)
+            if item.pid not in known and since < switched + _SLACK_S:
+                busy.update(one for one in finished if self._made_at(one) <= since + _SLACK_S)
+        known.update(item.pid for item in found[self.path])
+        for item in unseen(known):
+            # What is older than a folder was not started from it.
+            mine = [one for one in finished if self._made_at(one) <= procfs.started_at(item) + _SLACK_S]
+            stay = [os.path.basename(one) for one in mine if one not in busy]
+            busy.update(mine)
+            if stay:
+                doubts.append(
+                    f"{', '.join(stay)} stays: whether process {item.pid} ({item.comm}), of another user, "
+                    "works from it cannot be told without being root"
+                )
+        return busy, doubts
+
+    @staticmethod
+    def _made_at(folder: str) -> float:
+        """When an environment was finished; 0 when it does not say."""
+        try:
+            made = (Store.manifest(folder) or {}).get("made_at", 0.0)
+        except (OSError, ValueError):
+            return 0.0
+        return float(made) if files.is_number(made) else 0.0
+
     @staticmethod
     def remove(folder: str) -> None:
-        """Remove a folder of ours; the marker first, so that a kill in between leaves something known as unfinished."""
-        files.write_atomic(os.path.join(folder, MARKER), "removing\n")
-        for name in os.listdir(folder):
-            if name != MARKER:
-                path = os.path.join(folder, name)
-                shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.unlink(path)
-        shutil.rmtree(folder)
+        """Remove a folder of ours; the marker first, so that a kill in between leaves something known as unfinished.
+
+        Works on a full disk, where this is what makes space. Raises OSError.
+        """
+        marker, manifest = os.path.join(folder, MARKER), os.path.join(folder, MANIFEST)
+        if os.path.exists(manifest) and not os.path.exists(marker):
+            # Another name for the manifest takes no block. Where even that fails it goes on: bin/ is removed first,
+            # and without bin/python no run takes the folder for an environment.
+            with contextlib.suppress(OSError):
+                os.rename(manifest, marker)
+        order = {"bin": 0, MANIFEST: 2, MARKER: 3}
+        for name in sorted(os.listdir(folder), key=lambda one: (order.get(one, 1), one)):
+            path = os.path.join(folder, name)
+            shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.unlink(path)
+        os.rmdir(folder)
 
     def remove_all(self) -> list[str]:
         """Remove the link, all folders and the lock's file; returns what there was."""
@@ -158,7 +218,7 @@ class Store:
                 os.unlink(leftover)
         return found
 
-    @contextmanager
+    @contextlib.contextmanager
     def locked(self, timeout_s: float) -> Iterator[int]:
         """Hold the lock; gives its file descriptor, for the installer to inherit.
 
@@ -187,31 +247,3 @@ class Store:
             yield handle
         finally:
             os.close(handle)
-
-
-def used(folders: list[str], proc: str = procfs.PROC) -> set[str]:
-    """Which of these folders a visible process works from: in its command line, or files of it mapped."""
-    return {folder for folder, found in users(folders, proc).items() if found}
-
-
-def users(folders: list[str], proc: str = procfs.PROC) -> dict[str, list[procfs.Process]]:
-    """The visible processes that work from each of these folders; this one and those that run it are left out."""
-    table = procfs.processes(proc)
-    own, pid = set(), os.getpid()
-    while pid in table and pid not in own:
-        own.add(pid)
-        pid = table[pid].ppid
-    found: dict[str, list[procfs.Process]] = {folder: [] for folder in folders}
-    for number, item in table.items():
-        if number in own:
-            continue
-        text = item.cmdline
-        try:
-            with open(f"{proc}/{number}/maps", encoding="utf-8", errors="replace") as maps:
-                text += maps.read()
-        except OSError:
-            pass
-        for folder in folders:
-            if folder + "/" in text:
-                found[folder].append(item)
-    return found

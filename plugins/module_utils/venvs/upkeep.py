@@ -4,16 +4,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..file_change import Change
 from ..fingerprint import distributions
 from . import patches, pristine, repair
-from .patches import Edited, Patch
+from .patch_format import PatchError
+from .patches import Edited, NotInstalled, Patch
 from .pristine import Look
 from .repair import Order, RepairError
+from .requirements import normal, same_version
+from .store import Store
 
+LOCK = "groundstate-files"  # .lock, in the environment
 OFF, WARN, REQUIRE, REPAIR = POLICIES = ("off", "warn", "require", "repair")
 
 
@@ -37,12 +44,30 @@ class Outcome:
 def ensure(order: Order, policy: str, wanted: list[Patch] | None, check: bool) -> Outcome:
     """Bring the files to what is declared. ``wanted`` None: the patches in force stay. ``check``: change nothing.
 
-    Raises Refused, RepairError, PatchError, ValueError, OSError; a refused declaration before anything is changed.
+    A second run for the same environment waits until the first one is done: of two plans that are carried out at once,
+    each would change files that the other one has counted on. Raises Refused, RepairError, PatchError, ValueError,
+    OSError; a refused declaration before anything is changed.
     """
     environment = os.path.realpath(order.path)
     pristine.site_of(environment)
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(Store(os.path.join(environment, LOCK)).locked(order.timeout_s))
+        except TimeoutError:
+            raise RepairError(
+                f"{environment}: another run has been working on its files for {order.timeout_s:.0f} s, and this one "
+                "has waited that long (ml_env_timeout_s)"
+            ) from None
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
+            # Who may not write there can look only.
+        return _ensure(environment, order, policy, wanted, check)
+
+
+def _ensure(environment: str, order: Order, policy: str, wanted: list[Patch] | None, check: bool) -> Outcome:
     declared = patches.declared(environment) if wanted is None else wanted
-    trouble: Edited | None = None
+    trouble: PatchError | None = None
     todo = patches.Plan(environment)
     try:
         todo = _plan(environment, declared)
@@ -50,6 +75,10 @@ def ensure(order: Order, policy: str, wanted: list[Patch] | None, check: bool) -
         if policy != REPAIR:
             raise
         trouble = error  # a repair may help
+    except NotInstalled as error:
+        if policy != REPAIR or not _comes_back(error.patches, _look(order, todo)):
+            raise
+        trouble = error
     made = Outcome(patches=[one.name for one in declared])
     if policy != OFF:
         made.before = _look(order, todo)
@@ -81,7 +110,14 @@ def _look(order: Order, todo: patches.Plan) -> Look:
     for kind in (found.differences.edited, found.differences.missing, found.differences.added):
         for path in [one for one in kind if one in todo.paths]:
             del kind[path]
+    found.unfinished = found.unfinished and not todo.changed  # else that is what it finishes
     return found
+
+
+def _comes_back(wanted: Sequence[Patch], found: Look) -> bool:
+    """Whether a repair installs what these patches are for."""
+    versions = {**found.drift.missing, **{name: then for name, (then, _now) in found.drift.other.items()}}
+    return all(same_version(one.version, versions.get(normal(one.distribution), "")) for one in wanted)
 
 
 def _require(found: Look) -> None:
@@ -95,7 +131,7 @@ def _repaired(
     found: Look,
     declared: list[Patch],
     todo: patches.Plan,
-    trouble: Edited | None,
+    trouble: PatchError | None,
     check: bool,
 ) -> patches.Plan:
     """Repair what differs, with the declared patches in force again; returns what is left to do about patches."""

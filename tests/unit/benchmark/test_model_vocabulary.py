@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 
 import pytest
 from ansible_collections.groundstate.llm.plugins.module_utils import model_vocabulary
@@ -71,3 +72,9 @@ def test_hostile_files_never_raise_and_ids_are_ids(tmp_path, vocabulary, special
     found = model_vocabulary.read(str(tmp_path), WORDS)
     assert all(type(one) is int and one >= 0 for one in found.ids.values())
     assert bool(found.ids) != bool(found.why)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tiktoken.model"])
+def test_a_pipe_is_told_and_not_waited_for(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    assert model_vocabulary.read(str(tmp_path), ["the"]).why.startswith(f"{tmp_path / name} cannot be read")

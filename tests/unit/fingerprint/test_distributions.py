@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import compileall
+import hashlib
 import os
+import re
 from pathlib import Path
 
+import pytest
 from ansible_collections.groundstate.llm.plugins.module_utils.file_hashes import FileHashes
 from ansible_collections.groundstate.llm.plugins.module_utils.fingerprint import distributions
 from hypothesis import HealthCheck, given, settings
@@ -123,6 +127,55 @@ def test_a_link_to_nowhere_counts_as_missing_and_a_strange_one_as_added(site):
     assert result.missing == {"sglang/srt/engine.py": "sglang"}
     assert result.added == {"sglang/dangling.py": "sglang"}
     assert result.hashes == {"sglang/dangling.py": None}
+
+
+def test_a_whole_added_package_shows_and_what_cannot_be_imported_does_not(site):
+    for path in ("evil/__init__.py", "evil/deep/more.so", "nvidia/evil/x.py"):
+        (site.path / path).parent.mkdir(parents=True, exist_ok=True)
+        (site.path / path).write_text("import os\n")
+    (site.path / "linked").symlink_to(site.path / "sglang")
+    # What pip could not remove, eggs, editors, byte code, and data without code.
+    for path in (
+        "~glang/a.py",
+        "old-1.0.egg/a.py",
+        ".cache/a.py",
+        "gone/__pycache__/a.pyc",
+        "data/a.txt",
+    ):
+        (site.path / path).parent.mkdir(parents=True, exist_ok=True)
+        (site.path / path).write_text("x = 1\n")
+    result = compared(site)
+    assert result.added == dict.fromkeys(["evil/__init__.py", "evil/deep/more.so", "nvidia/evil/x.py", "linked"], "")
+    found = distributions.installed(str(site.path))
+    assert distributions.compare(str(site.path), found, FileHashes(str(site.path), None), added=False).added == {}
+
+
+def test_the_linked_folder_of_a_distribution_is_its_own(site, tmp_path):
+    (site.path / "sglang").rename(tmp_path / "elsewhere")
+    (site.path / "sglang").symlink_to(tmp_path / "elsewhere")
+    result = compared(site)
+    assert (result.edited, result.missing, result.added) == ({}, {}, {})
+
+
+@pytest.mark.parametrize("algorithm", ["sha512", "sha384", "blake2b", "md5"])
+def test_other_hashes_than_sha_256_are_compared_as_well(site, algorithm):
+    record = site.path / "sglang-0.5.23.dist-info" / "RECORD"
+    value = base64.urlsafe_b64encode(hashlib.new(algorithm, b"x = 1\n").digest()).rstrip(b"=").decode()
+    record.write_text(re.sub(r"(engine\.py),sha256=[^,]*", rf"\1,{algorithm}={value}", record.read_text()))
+    result = compared(site)
+    assert (result.edited, result.unreadable) == ({}, [])
+    (site.path / "sglang/srt/engine.py").write_text("x = 2\n")
+    result = compared(site)
+    assert result.edited == {"sglang/srt/engine.py": "sglang"}
+    assert result.hashes == {"sglang/srt/engine.py": hashlib.sha256(b"x = 2\n").hexdigest()}
+
+
+@pytest.mark.parametrize("algorithm", ["sha1000", "shake_128", "nonsense"])
+def test_what_has_a_hash_that_nobody_can_compute_is_not_called_as_installed(site, algorithm):
+    record = site.path / "sglang-0.5.23.dist-info" / "RECORD"
+    record.write_text(re.sub(r"(engine\.py),sha256=", rf"\1,{algorithm}=", record.read_text()))
+    result = compared(site)
+    assert (result.edited, result.unreadable) == ({}, ["sglang/srt/engine.py"])
 
 
 def test_a_damaged_record_is_not_fatal(site):

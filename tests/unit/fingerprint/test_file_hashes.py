@@ -92,17 +92,36 @@ def test_a_damaged_cache_only_costs_time(tmp_path, later, damage):
     assert entries(second).keys() == {"a"}
 
 
-def test_forgets_files_that_nobody_asked_for_and_keeps_the_cache_private(tmp_path, later):
-    root = make(tmp_path / "root", a="one", b="two")
+def test_forgets_files_that_are_gone_or_changed_and_keeps_the_cache_private(tmp_path, later):
+    root = make(tmp_path / "root", a="one", b="two", c="three", d="four")
     first = FileHashes(str(root), str(tmp_path / "cache"))
-    first.one("a")
-    first.one("b")
+    for name in "abcd":
+        first.one(name)
     first.save()
+    os.unlink(root / "b")
+    (root / "c").write_text("another")
     second = FileHashes(str(root), str(tmp_path / "cache"))
     second.one("a")
     second.save()
-    assert entries(second).keys() == {"a"}
+    assert entries(second).keys() == {"a", "d"}
     assert stat.S_IMODE(os.stat(second.path).st_mode) == 0o600
+
+
+def test_those_who_ask_for_different_files_of_a_folder_share_its_cache(tmp_path, later, monkeypatch):
+    root = make(tmp_path / "root", a="one", b="two")
+    read = []
+    for name in "abab":
+        hashes = FileHashes(str(root), str(tmp_path / "cache"))
+        hashes.one(name)
+        hashes.save()
+        read.append(hashes.hashed)
+    assert read == [1, 1, 0, 0]
+    monkeypatch.setattr(file_hashes, "_KEPT", 0)  # but not without end
+    make(root, c="three")
+    hashes = FileHashes(str(root), str(tmp_path / "cache"))
+    hashes.one("c")
+    hashes.save()
+    assert entries(hashes).keys() == {"c"}
 
 
 def test_nothing_is_written_when_nothing_changed(tmp_path, later):
@@ -132,6 +151,14 @@ def test_unreadable_and_missing_files_give_none(tmp_path):
     hashes = FileHashes(str(root), None)
     assert hashes.one("missing") is None
     assert hashes.one("folder") is None
+    assert hashes.why == {"missing": "No such file or directory", "folder": "it is no regular file"}
+
+
+def test_pipes_and_devices_are_unreadable_instead_of_read_for_ever(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    hashes = FileHashes(str(tmp_path), None)
+    assert [hashes.one("pipe"), hashes.one("/dev/zero")] == [None, None]
+    assert hashes.why == dict.fromkeys(("pipe", "/dev/zero"), "it is no regular file")
 
 
 def test_many_files_in_parallel_give_each_its_own(tmp_path):

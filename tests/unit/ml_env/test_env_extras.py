@@ -31,6 +31,13 @@ def test_nothing_leads_out_of_the_environment(wrong):
         wrong.check()
 
 
+@pytest.mark.parametrize("name", ["python", "python3", "python3.11"])
+def test_no_script_takes_the_place_of_the_interpreter(name):
+    with pytest.raises(ValueError, match=f"the script {name} would replace the environment's own interpreter"):
+        Extras({name: "x"}).check()
+    Extras({f"{name}-config": "x"}, {name: "engine/python"}).check()
+
+
 @pytest.mark.parametrize("where", ["plain", "with a space", "d" * 130])
 def test_a_script_runs_with_the_interpreter_wherever_that_is(tmp_path, where):
     python = tmp_path / where / "python"

@@ -52,6 +52,12 @@ def test_all_problems_are_said_at_once():
         requirements.parse("a>=1\n-e .\ngood==1\nGood==2\n")
 
 
+@pytest.mark.parametrize("text", ["", "\n", "# uv pip compile lock.in\n\n"])
+def test_a_lock_that_names_nothing_is_refused(text):
+    with pytest.raises(ValueError, match=r"the lock names no distribution.*uv pip compile.*Make it again"):
+        requirements.parse(text)
+
+
 @given(st.text(max_size=200))
 def test_any_text_is_read_or_refused(text):
     try:

@@ -9,7 +9,13 @@ import struct
 from pathlib import Path
 
 import pytest
-from ansible_collections.groundstate.llm.plugins.module_utils import model_files, page_cache, tiny_llama, weights
+from ansible_collections.groundstate.llm.plugins.module_utils import (
+    file_hashes,
+    model_files,
+    page_cache,
+    tiny_llama,
+    weights,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -129,8 +135,17 @@ def test_pointers_of_git_lfs_links_to_nowhere_and_leftovers(sharded):
     (sharded / "x.incomplete").touch()
     said = problems(sharded)
     assert "blob is a link to nowhere" in said
-    assert "x.incomplete is what an interrupted download left" in said
+    assert "x.incomplete is what an interrupted download left: finish that, or remove it" in said
     assert any("Git LFS" in one for one in said)
+
+
+def test_what_an_interrupted_download_left_beside_the_whole_file_means_nothing(sharded):
+    (sharded / "config.json.part").touch()
+    assert problems(sharded) == []
+    (sharded / "config.json.aria2").touch()
+    assert problems(sharded) == [
+        "config.json.aria2 says that config.json was never downloaded whole: finish that, or remove both"
+    ]
 
 
 def test_snapshots_of_links_are_followed(sharded, tmp_path):
@@ -162,6 +177,23 @@ def test_declared_hashes(sharded, tmp_path):
     assert problems(sharded, sha256={"no.bin": right}) == ["no.bin is missing"]
 
 
+def test_hashes_of_two_models_in_one_folder_are_read_once(tmp_path, monkeypatch):
+    folder = tmp_path / "models"
+    folder.mkdir()
+    now = file_hashes.time.time_ns()
+    monkeypatch.setattr(file_hashes.time, "time_ns", lambda: now + 3_600_000_000_000)  # long after they were written
+    reads = []
+    read = file_hashes.sha256_file
+    monkeypatch.setattr(file_hashes, "sha256_file", lambda path: reads.append(path) or read(path))
+    right = hashlib.sha256(gguf()).hexdigest()
+    for _run in range(2):
+        for name in ("a.gguf", "b.gguf"):
+            if not (folder / name).exists():
+                (folder / name).write_bytes(gguf())
+            assert problems(folder / name, sha256={name: right}, cache=str(tmp_path / "cache")) == []
+    assert len(reads) == 2
+
+
 def test_nothing_there(tmp_path):
     assert problems(tmp_path / "no") == [f"{tmp_path / 'no'} does not exist"]
 
@@ -184,6 +216,73 @@ def test_gguf_files(tmp_path):
     split = tmp_path / "big-00001-of-00002.gguf"
     split.write_bytes(whole)
     assert problems(split) == ["big-00002-of-00002.gguf is missing"]
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b'{"a":{"data_offsets":[0,1e999]}}',
+        b'{"a":{"data_offsets":[0,-1]}}',
+        b'{"a":{"data_offsets":[0,"9"]}}',
+        b'{"a":{"data_offsets":[0,%s]}}' % (b"9" * 4300),
+        b'{"a":3}',
+        b"[" * 200_000,
+    ],
+)
+def test_a_header_that_cannot_be_is_damaged(tmp_path, header):
+    (tmp_path / "x.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    assert problems(tmp_path / "x.safetensors") == ["x.safetensors is damaged: its header cannot be read"]
+
+
+def test_configuration_that_is_nested_without_end(sharded):
+    for name in ("config.json", "model.safetensors.index.json"):
+        (sharded / name).write_text("[" * 200_000)
+        assert f"{name} cannot be read (its brackets are nested too deeply)" in problems(sharded)
+
+
+def one_tensor(dimensions: int, value: int) -> bytes:
+    info = struct.pack("<QsI", 1, b"w", dimensions) + struct.pack("<Q", value) * dimensions + struct.pack("<IQ", 0, 0)
+    return b"GGUF" + struct.pack("<IQQ", 3, 1, 0) + info
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (one_tensor(200_000, (1 << 64) - 1), "a tensor of 200000 dimensions"),
+        (one_tensor(4, (1 << 64) - 1), "sizes of "),
+        # Empty strings, as many as an array may have.
+        (b"GGUF" + struct.pack("<IQQQsIIQ", 3, 0, 1, 1, b"a", 9, 8, 1 << 24) + b"\0" * (2 << 20), "more than 1 MiB"),
+    ],
+)
+def test_numbers_of_a_gguf_header_that_cannot_be_end_the_look(tmp_path, monkeypatch, content, told):
+    monkeypatch.setattr(weights, "_MOST_READ", 1 << 20 if "MiB" in told else weights._MOST_READ)
+    path = tmp_path / "x.gguf"
+    path.write_bytes(content)
+    assert problems(path)[0].startswith(f"x.gguf is damaged: its header holds {told}")
+
+
+def test_of_very_many_missing_parts_some_are_named(sharded):
+    for number in range(1, 40):
+        (sharded / f"x{number:02d}-00001-of-99999.bin").write_bytes(b"x")
+    said = [one for one in problems(sharded) if "missing" in one]
+    assert len(said) == 21
+    assert said[0] == "x01-00002-of-99999.bin is missing"
+    assert said[-1].endswith("more files are missing")
+
+
+def test_names_of_an_index_are_fit_to_be_shown(sharded):
+    shard = "\x1b[2J" + "a" * 1000
+    (sharded / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": shard}}))
+    assert problems(sharded) == ["a" * 251 + " is missing"]
+
+
+@pytest.mark.parametrize("name", ["x.gguf", "x.safetensors", "x.bin", "config.json", "x.safetensors.index.json"])
+def test_what_is_no_file_is_told_and_not_waited_for(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    told = f"{name} cannot be read (it is no regular file)"
+    assert told in problems(tmp_path)
+    assert told in problems(tmp_path, sha256={name: "0" * 64})
+    assert problems(tmp_path / name) == [f"{tmp_path / name} is no file and no folder"]
 
 
 @given(st.binary(max_size=60), st.integers(0, 250), st.booleans())

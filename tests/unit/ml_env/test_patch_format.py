@@ -101,6 +101,26 @@ def test_any_two_contents(old, new, old_break, new_break):
         assert undone(after, text) == before
 
 
+def test_of_a_large_file_only_what_changed_is_compared(monkeypatch):
+    """difflib takes half a minute for a table of 150,000 lines with many lines twice."""
+    rows = [b"%d\n" % (row % 7) for row in range(9000)]
+    seen = []
+    whole = patch_format.difflib.diff_bytes
+    monkeypatch.setattr(
+        patch_format.difflib,
+        "diff_bytes",
+        lambda how, a, b, *rest, **more: (seen.append(a + b), whole(how, a, b, *rest, **more))[1],
+    )
+    for at, header in ((0, "-1,3 +1,4"), (4000, "-3998,6 +3998,7"), (9000, "-8998,3 +8998,4")):
+        before, after = b"".join(rows), b"".join([*rows[:at], b"#\n", *rows[at:]])
+        text = patch_format.render("p/f", before, after).decode()
+        assert f"@@ {header} @@" in text
+        (change,) = patch_format.parse(text)
+        assert patch_format.apply(before, change) == after
+        assert patch_format.apply(after, change.reversed()) == before
+    assert max(len(one) for one in seen) <= 13
+
+
 def test_plain_diff_with_times_and_prose_around_it():
     hunk = "@@ -1,2 +1,2 @@ def x():\n-a\n+A\n b\n"
     text = f"From: someone\nSubject: [PATCH] x\n---\n a.py | 2 +-\n\n{HEAD}{hunk}-- \n2.39.2\n"

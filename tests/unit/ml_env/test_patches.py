@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import os
+import re
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 from ansible_collections.groundstate.llm.plugins.module_utils.fingerprint import compare, distributions, python_env
-from ansible_collections.groundstate.llm.plugins.module_utils.venvs import patch_format, patches, pristine
+from ansible_collections.groundstate.llm.plugins.module_utils.venvs import patch_format, patches, pristine, upkeep
 from ansible_collections.groundstate.llm.plugins.module_utils.venvs.patches import Patch, PatchError
+from ansible_collections.groundstate.llm.plugins.module_utils.venvs.repair import Order
 from made_wheels import wheel
 
 CORE = "".join(f"line {number}\n" for number in range(20))
@@ -162,6 +167,44 @@ def test_a_kill_in_the_middle_is_recovered_by_either_declaration(env, first, sec
     assert env.files() == before
 
 
+@pytest.mark.parametrize("back", [True, False])
+def test_a_kill_in_the_middle_is_told_until_a_run_has_finished_it(env, first, back):
+    identities = {patches.identity(str(env.root))}
+    if back:
+        env.ensure(first)
+    wanted = [] if back else [first]
+    todo = env.plan(*wanted)
+    patches.files.write_json(str(env.root / patches.JOURNAL), patches._between(patches.journal(str(env.root)), todo))
+    todo.changes[0].do()
+    assert patches.UNFINISHED in patches.in_force(str(env.root))
+    found = pristine.look(str(env.root), None)
+    assert found.verdict == "modified"
+    assert "half-way" in pristine.message(found)
+    section = python_env.read(str(env.root), None, {})
+    assert patches.UNFINISHED in section["patched"]
+    assert section["counts"] != {"edited": 0, "missing": 0, "added": 0}
+    identities.add(patches.identity(str(env.root)))
+    order = Order(str(env.root), str(env.root / "home"))
+    done = upkeep.ensure(order, upkeep.REQUIRE, None, check=False)
+    assert (done.verdict, done.patches) == ("pristine", []) if back else ("patched", ["first"])
+    assert done.changes == [
+        f"patches: {'' if back else 'first, '}(unfinished) -> {'none' if back else 'first'} (2 files changed)"
+    ]
+    assert patches.in_force(str(env.root)) == ({} if back else {"first": first.sha256})
+    identities.add(patches.identity(str(env.root)))
+    assert len(identities) == (2 if back else 3)
+
+
+def test_a_file_that_its_wheel_tells_by_another_hash_is_patched_and_put_back(env, first):
+    record = env.site / "engine-1.0.dist-info" / "RECORD"
+    value = base64.urlsafe_b64encode(hashlib.sha512(CORE.encode()).digest()).rstrip(b"=").decode()
+    record.write_text(re.sub(r"(core\.py),sha256=[^,]*", rf"\1,sha512={value}", record.read_text()))
+    env.ensure(first)
+    assert pristine.look(str(env.root), None).verdict == "patched"
+    env.ensure()
+    assert env.files()["engine/core.py"].decode() == CORE
+
+
 def test_an_edited_file_is_neither_patched_nor_overwritten(env, first):
     (env.site / "engine" / "core.py").write_text(CORE + "mine\n")
     with pytest.raises(patches.Edited, match=r"engine/core\.py of engine 1\.0 was edited .* ml_env_pristine: repair"):
@@ -267,6 +310,30 @@ def test_the_same_patch_twice_and_a_journal_of_another_version(env, first):
     (env.root / patches.JOURNAL).write_text('{"schema": 99}')
     with pytest.raises(ValueError, match="another version"):
         env.plan(first)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"patches": [{"name": "x"}]},
+        {"patches": [{"name": "x", "distribution": "engine", "version": "1.0", "text": 1, "strip": 1}]},
+        {"patches": [{"name": "x", "distribution": "engine", "version": "1.0", "text": "", "strip": 1, "more": 1}]},
+        {"patches": {}},
+        {"files": []},
+        {"files": {"engine/core.py": {"before": "no base64!", "mode": 420, "ours": []}}},
+        {"files": {"engine/core.py": {"before": 5, "mode": 420, "ours": []}}},
+        {"files": {"engine/core.py": {"before": None, "ours": []}}},
+        {"files": {"engine/core.py": {"before": None, "mode": 420, "ours": [7]}}},
+        {"unfinished": "yes"},
+    ],
+)
+def test_a_damaged_journal_is_one_sentence(env, first, damage):
+    env.ensure(first)
+    path = env.root / patches.JOURNAL
+    path.write_text(json.dumps({**json.loads(path.read_text()), **damage}))
+    for ask in (patches.in_force, patches.declared, patches.identity, lambda _root: env.plan(first)):
+        with pytest.raises(ValueError, match=r"groundstate-patches\.json is damaged: remove it and"):
+            ask(str(env.root))
 
 
 def test_a_server_on_a_patched_environment_is_another_one(env, first, second):

@@ -35,6 +35,15 @@ def test_a_path_with_what_shells_and_units_replace_is_refused(character):
     assert repr(character) in found["what"]
 
 
+def test_a_relative_path_is_refused():
+    for path in ("envs/x", "./x", "../x"):
+        (found,) = problems(groundstate_home="~/gs", ml_env_path=path)
+        assert found["where"] == "ml_env_path"
+        assert f"{path!r} is relative" in found["what"]
+    (found,) = problems(groundstate_home="gs", ml_env_path="gs/envs/x")
+    assert found["where"] == "groundstate_home"
+
+
 @pytest.mark.parametrize(
     ("values", "says"),
     [

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from ansible_collections.groundstate.llm.plugins.module_utils import procfs
@@ -32,6 +33,14 @@ def test_ourselves():
     assert not procfs.alive(found.pid, found.start + 1), "another process that got the same number"
     assert found.pid in procfs.processes()
     assert os.getpid() in procfs.pids()
+
+
+def test_a_start_is_told_by_the_clock_of_files():
+    before = time.time()
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
+        found = procfs.process(child.pid)
+    # The kernel counts in hundredths of a second.
+    assert before - 0.1 <= procfs.started_at(found) <= time.time() + 0.1
 
 
 def test_boot_id_is_the_kernels(tmp_path):
