@@ -30,15 +30,28 @@ options:
     type: str
     required: true
   python:
-    description: Python of the hosts, such as V(3.12). Empty means the one that runs this module.
+    description:
+      - Python of the hosts, such as V(3.12), in quotes (YAML reads 3.10 as 3.1). Empty means the one that runs this
+        module, or else the only one that the lock is for.
+    type: str
+    default: ""
+  python_range:
+    description: Versions that the lock is for, for example C(>=3.10,<3.15); O(python) has to be one of them.
     type: str
     default: ""
   platform:
-    description: Platform of the hosts, V(linux-x86_64) or V(linux-aarch64). Empty means that of this machine.
+    description:
+      - Platform of the hosts, V(linux-x86_64) or V(linux-aarch64). Empty means that of this machine, or else that of
+        the lock.
+    type: str
+    default: ""
+  lock_platform:
+    description: Platform that the lock is for, or how its name begins; O(platform) has to be one of these.
     type: str
     default: ""
   glibc:
-    description: Version of the oldest C library among the hosts. Wheels that need a newer one are not taken.
+    description:
+      - Version of the oldest C library among the hosts, in quotes. Wheels that need a newer one are not taken.
     type: str
     default: "2.28"
   installer:
@@ -104,7 +117,9 @@ def main() -> None:
             "lock": {"type": "str", "required": True},
             "requirements": {"type": "str", "required": True},
             "python": {"type": "str", "default": ""},
+            "python_range": {"type": "str", "default": ""},
             "platform": {"type": "str", "default": ""},
+            "lock_platform": {"type": "str", "default": ""},
             "glibc": {"type": "str", "default": "2.28"},
             "installer": {"type": "str", "default": "auto"},
             "index_url": {"type": "str", "default": ""},
@@ -117,13 +132,13 @@ def main() -> None:
     )
     started = time.monotonic()
     given = module.params
+    # An index's password must not come back in a result or a message.
+    module.no_log_values.update(installers.secrets(given))
     try:
         sources = installers.sources(given)
     except ValueError as error:
         module.fail_json(msg=str(error))
-    # An index's password must not come back in a result or a message.
-    module.no_log_values.update(sources.secrets())
-    same = ("path", "lock", "requirements", "python", "platform", "glibc", "installer")
+    same = ("path", "lock", "requirements", "python", "python_range", "platform", "lock_platform", "glibc", "installer")
     order = wheelhouse.Order(
         sources=sources, timeout_s=float(given["timeout_s"]), **{name: given[name] for name in same}
     )

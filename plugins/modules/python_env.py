@@ -47,6 +47,12 @@ options:
     description: Versions that the lock is for, for example C(>=3.10,<3.15). Empty means all.
     type: str
     default: ""
+  lock_platform:
+    description:
+      - Platform that the lock is for, or how its name begins, for example C(linux-x86_64) or C(linux). Another host is
+        refused. Empty means any.
+    type: str
+    default: ""
   scripts:
     description: Programs to put into C(bin/), name and text; they run with the environment's Python.
     type: dict
@@ -257,6 +263,7 @@ def specification(params: dict) -> build.Spec:
         requirements=params["requirements"] or "",
         python=params["python"],
         python_range=params["python_range"],
+        platform=params["lock_platform"],
         extras=Extras(
             {name: str(text) for name, text in params["scripts"].items()},
             {name: str(target) for name, target in params["links"].items()},
@@ -293,6 +300,7 @@ def main() -> None:
             "requirements": {"type": "str"},
             "python": {"type": "str", "default": "auto"},
             "python_range": {"type": "str", "default": ""},
+            "lock_platform": {"type": "str", "default": ""},
             "scripts": {"type": "dict", "default": {}},
             "links": {"type": "dict", "default": {}},
             "dist_info_aliases": {
@@ -334,12 +342,12 @@ def main() -> None:
         supports_check_mode=True,
     )
     started = time.monotonic()
+    # An index's password must not come back in a result or a message.
+    module.no_log_values.update(installers.secrets(module.params))
     try:
         spec = specification(module.params)
     except ValueError as error:
         module.fail_json(msg=str(error))
-    # An index's password must not come back in a result or a message.
-    module.no_log_values.update(spec.sources.secrets())
     try:
         if module.params["state"] == "absent":
             removed = build.remove(spec.path, module.check_mode)

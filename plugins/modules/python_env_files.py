@@ -197,12 +197,12 @@ def main() -> None:
     started = time.monotonic()
     params = module.params
     path = params["path"].rstrip("/")
+    # An index's password must not come back in a result or a message.
+    module.no_log_values.update(installers.secrets(params))
     try:
         sources = installers.sources(params)
     except ValueError as error:
         module.fail_json(msg=str(error))
-    # An index's password must not come back in a result or a message.
-    module.no_log_values.update(sources.secrets())
     order = Order(
         path,
         params["home"],

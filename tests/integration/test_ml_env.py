@@ -248,6 +248,13 @@ def test_a_torch_that_is_not_a_cpu_build_cannot_get_in(spec, wheels):
         build.ensure(replace(spec, requirements="torch==2.13.0+cpu\n", imports=(), extras=Extras()))
 
 
+def test_a_lock_for_another_platform_is_refused_before_anything_is_made(spec):
+    asked = {**arguments(spec), "lock_platform": "linux-riscv64"}
+    assert "the lock is for linux-riscv64, the host is linux-" in run_module(asked)["msg"]
+    assert not Path(spec.path).parent.exists()
+    assert build.plan(replace(spec, platform="linux")).action == "build"
+
+
 def test_an_engine_that_cannot_be_imported_is_not_switched_to(spec, wheels):
     build.ensure(spec)
     lock = wheel(wheels, "engine", "3.0", "import missing_dependency\n", {"model.gguf": "x"})
@@ -476,9 +483,11 @@ def test_the_way_back_to_an_edited_environment_is_left_to_what_repairs_it(spec, 
     assert say(spec.path) == "edited"
 
 
-def test_the_password_of_an_index_is_in_no_message(spec):
+@pytest.mark.parametrize(("scheme", "user"), [("http", "user:{}"), ("HTTP", "user:{}"), ("http", "{}")])
+def test_the_password_of_an_index_is_in_no_message(spec, scheme, user):
     secret = "s3cr3t-of-the-index"
-    asked = {**arguments(spec), "requirements": "nothing==1\n", "index_url": f"http://user:{secret}@127.0.0.1:9/simple"}
+    url = f"{scheme}://{user.format(secret)}@127.0.0.1:9/simple"
+    asked = {**arguments(spec), "requirements": "nothing==1\n", "index_url": url}
     result = run_module(asked, "-vvv")
     assert "nothing" in result["msg"]
     assert secret not in json.dumps(result)

@@ -58,6 +58,16 @@ def test_a_bundle_is_made_once_and_again_when_it_is_damaged(tmp_path, lock):
     assert os.listdir(tmp_path / "bundles") == [os.path.basename(first.path)]
 
 
+def test_a_wheel_that_only_the_hosts_python_needs_is_in_it(tmp_path, lock):
+    own = sys.version_info[1]
+    other = 12 if own != 12 else 13
+    lock = lock.replace(" --hash", f' ; python_version == "3.{other}" --hash')
+    made = bundled(tmp_path, lock, python=f"3.{other}")
+    assert "wheels/engine-1.0-py3-none-any.whl" in made.manifest.files
+    made = bundled(tmp_path, lock, python=f"3.{own}")
+    assert sorted(made.manifest.files) == ["requirements.txt", "wheels/helper_cpu-2.1-py3-none-any.whl"]
+
+
 def test_a_wheel_that_no_index_has_is_named_and_no_bundle_is_left(tmp_path, lock):
     with pytest.raises(wheelhouse.BundleError, match="not-there-at-all"):
         bundled(tmp_path, lock + "not-there-at-all==3.2.1\n")

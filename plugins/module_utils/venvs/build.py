@@ -52,6 +52,7 @@ class Spec:
     requirements: str
     python: str = interpreters.AUTO
     python_range: str = ""
+    platform: str = ""  # that the lock is for, or how its name begins
     extras: Extras = field(default_factory=Extras)
     forbidden: tuple[str, ...] = ()
     patches: tuple[patches.Patch, ...] = ()  # compared with the lock
@@ -138,6 +139,7 @@ def plan(spec: Spec, bundle_later: bool = False) -> Plan:
     try:
         spec.extras.check()
         requirements.check_range(spec.python_range)
+        interpreters.check_platform(spec.platform)
         items = requirements.parse(spec.requirements)
         unwanted = {requirements.normal(name) for name in spec.forbidden} & {item.name for item in items}
         if unwanted:
@@ -350,14 +352,13 @@ def _build(spec: Spec, made: Plan, store: Store, lock: int) -> None:
 
 def _install(spec: Spec, made: Plan, kind: str, program: str, lock: int, started: float) -> None:
     settings = installers.pip_settings(made.interpreter.executable)
-    changes = installers.uv_environment(settings, dict(os.environ)) if kind == "uv" else {}
     for path, text in installers.inputs(made.folder, kind, made.items).items():
         files.write_atomic(path, text)
     log = os.path.join(made.folder, "install.log")
     python = made.interpreter.executable
     for step in installers.steps(kind, program, python, made.folder, made.items, spec.sources):
         left = max(1.0, spec.timeout_s - (time.monotonic() - started))
-        environment = running.clean_environment({**step.environment, **changes})
+        environment = installers.environment(kind, step, settings)
         try:
             running.run(step.argv, environment, log, left, lock)
         except running.Failed as error:

@@ -76,7 +76,10 @@ def file_name(lock: str, items: Iterable[Requirement], target: Target) -> str:
 
 
 def write(path: str, lock: str, items: list[Requirement], target: Target, wheels: str) -> Manifest:
-    """Write the bundle of a folder of wheels, atomically; the same input gives the same bytes. Raises OSError."""
+    """Write the bundle of a folder of wheels (on the same filesystem), atomically. Raises OSError.
+
+    The same input gives the same bytes.
+    """
     names = sorted(name for name in os.listdir(wheels) if name.endswith(".whl"))
     text = render(items).encode()
     listed: dict[str, dict[str, Any]] = {LOCK: {"sha256": hashlib.sha256(text).hexdigest(), "size": len(text)}}
@@ -85,8 +88,9 @@ def write(path: str, lock: str, items: list[Requirement], target: Target, wheels
         with open(place, "rb") as source:
             listed[f"{WHEELS}/{name}"] = {"sha256": _sha256(source), "size": os.path.getsize(place)}
     manifest = Manifest(lock, lock_key(items), target.tag, target.platform, listed)
-    # A name of its own: somebody else may be making the same bundle.
-    handle, temporary = tempfile.mkstemp(prefix=".bundle-", dir=os.path.dirname(os.path.abspath(path)))
+    # A name of its own: somebody else may be making the same bundle. Beside the wheels, with which a killed run's is
+    # cleared away.
+    handle, temporary = tempfile.mkstemp(prefix=".bundle-", dir=os.path.dirname(os.path.abspath(wheels)))
     try:
         with os.fdopen(handle, "wb") as raw, tarfile.open(fileobj=raw, mode="w", format=tarfile.GNU_FORMAT) as tar:
             _add(tar, MANIFEST, (json.dumps(asdict(manifest), indent=1, sort_keys=True) + "\n").encode())
@@ -108,7 +112,9 @@ def read_manifest(path: str) -> Manifest:
     try:
         with tarfile.open(path, "r:") as tar:
             return _manifest(path, tar, tar.next())
-    except tarfile.TarError as error:
+    except Unusable:
+        raise
+    except (tarfile.TarError, ValueError) as error:  # ValueError: numbers in headers that are none
         raise Unusable(f"{path} is no bundle, or was cut off while it was copied ({error}): {_AGAIN}") from error
 
 
@@ -143,7 +149,9 @@ def unpack(path: str, manifest: Manifest, folder: str | None) -> None:
                 whole = source is not None and member.size == wanted["size"]
                 if not whole or _copy(source, member.name, folder) != wanted["sha256"]:
                     raise Unusable(f"{path}: {member.name} is damaged (its SHA-256 is not the one made): {_AGAIN}")
-    except (tarfile.TarError, EOFError) as error:
+    except Unusable:
+        raise
+    except (tarfile.TarError, EOFError, ValueError) as error:  # ValueError: numbers in headers that are none
         raise Unusable(f"{path} was cut off while it was copied ({error}): {_AGAIN}") from error
     if left:
         raise Unusable(f"{path} is incomplete, it lacks {', '.join(sorted(left))}: {_AGAIN}")

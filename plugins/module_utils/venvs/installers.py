@@ -12,8 +12,12 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
 
+from . import running
 from .requirements import Requirement, render
 
 NO_INDEX = "none"  # as the main index: only find_links are looked at
@@ -33,10 +37,23 @@ class Sources:
     def extras(self) -> list[str]:
         return [*self.extra_index_urls, *([self.torch_index] if self.torch_index else [])]
 
-    def secrets(self) -> list[str]:
-        """Passwords that stand in the URLs."""
-        urls = [self.index_url, *self.extras, *self.find_links]
-        return [match[1] for url in urls for match in [re.match(r"^[a-z+]+://[^/@]*?:([^/@]+)@", url)] if match]
+
+def secrets(params: Mapping[str, Any]) -> list[str]:
+    """What must not be shown of the URLs in the options of the doc fragment C(wheels)."""
+    urls = [params["index_url"], *params["extra_index_urls"], *params["find_links"], params["torch_index"]]
+    return [secret for url in urls for secret in url_secrets(url or "")]
+
+
+def url_secrets(url: str) -> list[str]:
+    """The password of a URL, or its user where that stands alone (a token): as written, and as it is meant."""
+    try:
+        split = urlsplit(url)
+        user, _colon, password = split.netloc.rpartition("@")[0].partition(":")
+        _port = split.port
+    except ValueError:  # "user:pa/ss@host": a password that should have been quoted
+        user, _colon, password = url.partition("://")[2].rpartition("@")[0].partition(":")
+    secret = password or user
+    return sorted({secret, unquote(secret)}) if secret else []
 
 
 def sources(params: dict) -> Sources:
@@ -59,6 +76,7 @@ class Step:
     what: str
     argv: list[str]
     environment: dict[str, str] = field(default_factory=dict)
+    places: dict[str, str] = field(default_factory=dict)  # variables of the declared places: before the host's settings
 
 
 def find_uv() -> str | None:
@@ -104,6 +122,8 @@ _UV = {"UV_PYTHON_DOWNLOADS": "never", "UV_LINK_MODE": "copy", "UV_NO_PROGRESS":
 # Every line is pinned (and nearly all are hashed), so any index may serve it.
 _UV["UV_INDEX_STRATEGY"] = "unsafe-best-match"
 _PIP = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_PROGRESS_BAR": "off"}
+# A host whose pip is set to install elsewhere means other installations. Empty variables would not take that back.
+_HERE = ["--no-user", "--target="]
 
 
 def steps(kind: str, program: str, python: str, folder: str, items: list[Requirement], sources: Sources) -> list[Step]:
@@ -113,17 +133,19 @@ def steps(kind: str, program: str, python: str, folder: str, items: list[Require
     """
     inside = os.path.join(folder, "bin", "python")
     common = ["--no-deps", "--only-binary", ":all:", *places(sources)]
+    asked = variables(kind, sources)
     names = sorted(inputs(folder, kind, items))
     if kind == "uv":
         argv = [program, "venv", "--allow-existing", "--python", python, folder]
         made = [Step("make the environment", argv, _UV)]
         for name in names:
             argv = [program, "pip", "install", "--python", inside, *common, "-r", name]
-            made.append(Step("install the lock", argv, _UV))
+            made.append(Step("install the lock", argv, _UV, asked))
         return made
     made = [Step("make the environment", [python, "-m", "venv", folder], _PIP)]
     for name in names:
-        made.append(Step("install the lock", [inside, "-m", "pip", "install", *common, "-r", name], _PIP))
+        argv = [inside, "-m", "pip", "install", *_HERE, *common, "-r", name]
+        made.append(Step("install the lock", argv, _PIP, asked))
     return made
 
 
@@ -142,21 +164,35 @@ def again(kind: str, program: str, inside: str, folder: str, items: list[Require
         owner = next((one for one in (inside, os.path.realpath(inside), sys.executable) if has_pip(one)), None)
         if owner is None:
             raise ValueError("neither the environment nor the Python that it was made from has pip: put uv on the host")
-        head = [owner, "-m", "pip", *([] if owner == inside else ["--python", inside]), "install", "--force-reinstall"]
-    base = _UV if kind == "uv" else _PIP
-    return [Step("install the wheels again", [*head, *common, "-r", name], base) for name in names]
+        head = [owner, "-m", "pip", *([] if owner == inside else ["--python", inside]), "install", *_HERE]
+        head.append("--force-reinstall")
+    base, asked = _UV if kind == "uv" else _PIP, variables(kind, sources)
+    return [Step("install the wheels again", [*head, *common, "-r", name], base, asked) for name in names]
 
 
 def places(sources: Sources) -> list[str]:
-    """The options of pip and uv that say where to look."""
+    """The options of pip and uv that say where to look; what may hold a password is in :func:`variables`."""
     made = ["--no-index"] if sources.no_index else []
-    if sources.index_url:
-        made += ["--index-url", sources.index_url]
-    for url in sources.extras:
-        made += ["--extra-index-url", url]
-    for place in sources.find_links:
+    for place in () if _confidential(sources) else sources.find_links:
         made += ["--find-links", place]
     return made
+
+
+def variables(kind: str, sources: Sources) -> dict[str, str]:
+    """The indexes (and places of wheels that have a password): command lines are seen by every user of the host."""
+    uv = kind == "uv"
+    made = {"UV_DEFAULT_INDEX" if uv else "PIP_INDEX_URL": sources.index_url.replace(" ", "%20")}
+    made["UV_INDEX" if uv else "PIP_EXTRA_INDEX_URL"] = " ".join(url.replace(" ", "%20") for url in sources.extras)
+    if _confidential(sources):
+        # uv separates them by commas, pip by spaces: as URLs they have neither.
+        links = [one if "://" in one else "file://" + quote(os.path.abspath(one)) for one in sources.find_links]
+        links = [one.replace(" ", "%20").replace(",", "%2C") for one in links]
+        made["UV_FIND_LINKS" if uv else "PIP_FIND_LINKS"] = ("," if uv else " ").join(links)
+    return {name: value for name, value in made.items() if value}
+
+
+def _confidential(sources: Sources) -> bool:
+    return any(url_secrets(place) for place in sources.find_links)
 
 
 def inputs(folder: str, kind: str, items: list[Requirement]) -> dict[str, str]:
@@ -231,7 +267,22 @@ def uv_environment(settings: dict[str, str], present: dict[str, str]) -> dict[st
     return made
 
 
+def environment(kind: str, step: Step, settings: dict[str, str]) -> dict[str, str]:
+    """The whole environment of a step: the host's own variables, its settings of pip, and before them the places."""
+    told = uv_environment(settings, dict(os.environ)) if kind == "uv" else {}
+    made = running.clean_environment({**step.environment, **told})
+    # These are lists; pip's variable takes the place of what its configuration says.
+    more = {
+        "UV_INDEX": made.get("UV_INDEX", ""),
+        "PIP_EXTRA_INDEX_URL": settings.get("extra-index-url", ""),
+        "PIP_FIND_LINKS": settings.get("find-links", ""),
+    }
+    return {**made, **{name: f"{value} {more.get(name, '')}".strip() for name, value in step.places.items()}}
+
+
 # --- errors --------------------------------------------------------------------------------------
+
+without_passwords = running.without_passwords
 
 _NETWORK = re.compile(
     r"dns error|name resolution|Name or service not known|Connection refused|Could not connect|NewConnectionError"
@@ -276,15 +327,12 @@ def remedy(output: str) -> str:
     return "See the installer's words above."
 
 
-def without_passwords(text: str) -> str:
-    """A text whose URLs have no credentials."""
-    return re.sub(r"(\w+://)[^/\s@]+@", r"\1***@", text)
-
-
 def describe(sources: Sources, settings: dict[str, str]) -> str:
     """The places that were asked, for an error message."""
     main = sources.index_url or settings.get("index-url") or os.environ.get("UV_DEFAULT_INDEX") or "the default index"
     more = [*sources.extras, *settings.get("extra-index-url", "").split()]
+    if sources.no_index:
+        main, more = "no index", []
     links = [*sources.find_links, *settings.get("find-links", "").split()]
     said = main + (f", and {', '.join(more)}" if more else "") + (f"; files in {', '.join(links)}" if links else "")
     return without_passwords(said)

@@ -19,6 +19,8 @@ from typing import Any
 from .requirements import in_range
 
 AUTO = "auto"
+#: Second numbers of the versions of Python 3 that there are or may be, newest first.
+MINORS = range(30, 7, -1)
 
 # Printed by the interpreter itself; its base executable, so that an environment never hangs on another one.
 _PROBE = (
@@ -57,6 +59,15 @@ def running() -> Interpreter:
     return Interpreter(executable, executable, version, tag, sysconfig.get_platform(), stamps)
 
 
+def check_platform(begin: str) -> None:
+    """Raises ValueError on a host of another platform than the one that a lock is for; "" is any."""
+    own = sysconfig.get_platform()
+    if not own.startswith(begin):
+        raise ValueError(
+            f"the lock is for {begin}, the host is {own}: choose another lock (ml_env_lock) or another host"
+        )
+
+
 def probe(path: str, timeout_s: float = 20.0) -> Interpreter:
     """Ask an interpreter what it is. Raises ValueError with its own words when it does not run."""
     try:
@@ -84,7 +95,7 @@ def remembered(raw: Any) -> Interpreter | None:
 
 
 def _minors(python_range: str) -> list[int]:
-    return [minor for minor in range(30, 7, -1) if in_range(f"3.{minor}.99", python_range)]
+    return [minor for minor in MINORS if in_range(f"3.{minor}.99", python_range)]
 
 
 def find(request: str, python_range: str = "", known: Any = None) -> Interpreter:

@@ -287,13 +287,12 @@ def _install(order: Order, look: Look, todo: Todo) -> None:
         for path, text in installers.inputs(scratch, kind, todo.install).items():
             files.write_atomic(path, text)
         log = os.path.join(scratch, "install.log")
-        changes = installers.uv_environment(settings, dict(os.environ)) if kind == "uv" else {}
         with Store(os.path.join(order.home, "cache", "repair-environment")).locked(order.timeout_s) as lock:
             for sources in places:
                 try:
                     for step in installers.again(kind, program, inside, scratch, todo.install, sources):
                         left = max(1.0, order.timeout_s - (time.monotonic() - started))
-                        environment = running.clean_environment({**step.environment, **changes})
+                        environment = installers.environment(kind, step, settings)
                         running.run(step.argv, environment, log, left, lock)
                     break
                 except running.Failed as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import signal
 import subprocess
 
@@ -17,6 +18,8 @@ from .. import files
 _PR_SET_PDEATHSIG = 1
 # They would make the new interpreter load another one's modules.
 _UNWANTED = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__", "CONDA_PREFIX")
+# Written to the log with a command, whose words do not say where it looks.
+_SAID = ("UV_DEFAULT_INDEX", "UV_INDEX", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL")
 
 
 class Failed(Exception):
@@ -33,6 +36,12 @@ def clean_environment(changes: dict[str, str]) -> dict[str, str]:
     return {**changes, **kept}
 
 
+def without_passwords(text: str) -> str:
+    """A text whose URLs have no credentials."""
+    # The second form is a password with a slash that should have been quoted, and no host with a port.
+    return re.sub(r"(://)(?:[^/\s]+@|[^/\s:@]+:(?!\d+/)[^\s@]*@)", r"\1***@", text)
+
+
 def run(argv: list[str], environment: dict[str, str], log: str, timeout_s: float, keep_fd: int) -> None:
     """Run a command with its output appended to ``log``.
 
@@ -45,7 +54,8 @@ def run(argv: list[str], environment: dict[str, str], log: str, timeout_s: float
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
     with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as out:
-        out.write(f"$ {' '.join(argv)}\n".encode())
+        said = [f"{name}={environment[name]}" for name in _SAID if environment.get(name)]
+        out.write(without_passwords(f"$ {' '.join([*said, *argv])}\n").encode())
         out.flush()
         start = out.tell()
         try:

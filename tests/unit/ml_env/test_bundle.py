@@ -9,7 +9,12 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from ansible_collections.groundstate.llm.plugins.module_utils.venvs import bundle, requirements, wheelhouse
+from ansible_collections.groundstate.llm.plugins.module_utils.venvs import (
+    bundle,
+    interpreters,
+    requirements,
+    wheelhouse,
+)
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -202,7 +207,77 @@ def test_pip_is_asked_for_the_hosts_python_and_platform(items):
     assert not [one for one in platforms if "2_34" in one or "x86" in one]
 
 
-@pytest.mark.parametrize("wrong", [{"python": "3"}, {"python": "3.11.2"}, {"platform": "win-amd64"}, {"glibc": "2"}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *[{"python": version} for version in ("3", "3.11.2", "3.1", "3.7", "3.99")],  # YAML makes 3.1 of 3.10
+        *[{"glibc": version} for version in ("2", "2.3", "2.4")],
+        {"platform": "win-amd64"},
+    ],
+)
 def test_what_no_host_has_is_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         wheelhouse.target(order(**wrong))
+
+
+def test_what_the_lock_is_not_for_is_refused():
+    with pytest.raises(ValueError, match=r"python '3.11': the lock needs ==3.12.\*"):
+        wheelhouse.target(order(python="3.11", python_range="==3.12.*"))
+    with pytest.raises(ValueError, match="'linux-x86_64': the lock is for linux-aarch64"):
+        wheelhouse.target(order(platform="linux-x86_64", lock_platform="linux-aarch64"))
+
+
+def test_undeclared_it_is_the_running_python_and_platform_or_the_only_ones_of_the_lock(monkeypatch):
+    python = interpreters.Interpreter("/p", "/p", "3.11.7", "cpython-311", "linux-x86_64")
+    monkeypatch.setattr(interpreters, "running", lambda: python)
+
+    def made(python_range: str, platform: str) -> tuple[str, str]:
+        found = wheelhouse.target(order(python_range=python_range, lock_platform=platform))
+        return found.tag, found.platform
+
+    assert made("", "") == ("cpython-311", "linux-x86_64")
+    assert made(">=3.10,<3.15", "linux") == ("cpython-311", "linux-x86_64")
+    assert made("==3.12.*", "linux-aarch64") == ("cpython-312", "linux-aarch64")
+    assert made(">=3.12.4,<3.13", "") == ("cpython-312", "linux-x86_64")
+    with pytest.raises(ValueError, match="ml_env_bundle_python"):
+        made(">=3.12", "linux")
+
+
+@pytest.mark.parametrize(
+    ("marker", "holds"),
+    [
+        ('python_version >= "3.12"', True),
+        ('python_version < "3.12"', False),
+        ("python_full_version < '3.12'", False),
+        ("python_full_version >= '3.12.4'", True),  # for some of the hosts
+        ("platform_machine == 'aarch64' and sys_platform == 'linux'", True),
+        ("platform_machine == 'x86_64'", False),
+        ("sys_platform == 'win32'", False),
+        ("platform_python_implementation != 'PyPy'", True),
+        ("extra == 'gpu'", False),
+    ],
+)
+def test_markers_are_those_of_the_hosts(marker, holds):
+    items = requirements.parse(f"engine==1.0 ; {marker} --hash=sha256:aa --hash=sha256:bb\nhelper==2.1\n")
+    needed = wheelhouse._needed(items, bundle.Target("cpython-312", "linux-aarch64"))
+    engine = ["engine==1.0 --hash=sha256:aa --hash=sha256:bb"] if holds else []
+    assert [one.text for one in needed] == [*engine, "helper==2.1"]
+
+
+def test_what_is_no_marker_is_said():
+    items = requirements.parse("engine==1.0 ; python_versoin > '3'\n")
+    with pytest.raises(ValueError, match=r"engine: .*is no marker"):
+        wheelhouse._needed(items, TARGET)
+
+
+def test_what_a_killed_run_left_is_cleared_away_and_what_another_is_making_is_not(tmp_path):
+    left = tmp_path / ".bundle-abc_123"
+    (left / "wheels").mkdir(parents=True)
+    (left / "wheels" / "big.whl").write_text("x")
+    (tmp_path / ".bundle-of-mine").mkdir()
+    with wheelhouse._scratch(str(tmp_path)) as (first, _):
+        assert not left.exists()
+        with wheelhouse._scratch(str(tmp_path)) as (second, _):
+            assert Path(first).is_dir()
+            assert first != second
+    assert [one.name for one in tmp_path.iterdir()] == [".bundle-of-mine"]

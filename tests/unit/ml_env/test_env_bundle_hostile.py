@@ -66,3 +66,26 @@ def test_a_torch_that_says_anything_is_told(tmp_path, said):
     told = cuda_probe.torch(str(python), 10.0)
     assert told.startswith("torch computed nonsense: ")
     assert len(told) < 400
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"GNU.sparse.map": "abc"},
+        {"GNU.sparse.major": "1", "GNU.sparse.minor": "0"},
+        {"GNU.sparse.size": "x", "GNU.sparse.map": "1,2"},
+        {"size": "abc"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("where", [bundle.MANIFEST, bundle.LOCK])
+def test_headers_with_numbers_that_are_none_are_a_damaged_bundle(tmp_path, headers, where):
+    path = str(tmp_path / "b.tar")
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:
+        for name, data in ((bundle.MANIFEST, manifest()), (bundle.LOCK, b"x")):
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            entry.pax_headers = headers if name == where else {}
+            tar.addfile(entry, io.BytesIO(data))
+    with pytest.raises(bundle.Unusable, match="copy it again"):
+        bundle.unpack(path, bundle.read_manifest(path), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from ansible_collections.groundstate.llm.plugins.module_utils.venvs import installers
+from ansible_collections.groundstate.llm.plugins.module_utils.venvs import installers, running
 from ansible_collections.groundstate.llm.plugins.module_utils.venvs.installers import Sources
 from ansible_collections.groundstate.llm.plugins.module_utils.venvs.requirements import parse
 
@@ -30,8 +30,8 @@ def test_no_resolver_no_compiler_and_the_declared_places(kind):
     for step in steps[1:]:
         text = " ".join(step.argv)
         assert "--no-deps --only-binary :all:" in text
-        assert "--index-url https://main/simple --extra-index-url https://more/simple" in text
-        assert "--extra-index-url https://torch/simple --find-links /wheels -r /e/lock" in text
+        assert "--find-links /wheels -r /e/lock" in text
+        assert sorted(step.places.values()) == ["https://main/simple", "https://more/simple https://torch/simple"]
     assert len(steps) == (2 if kind == "uv" else 3)
 
 
@@ -44,6 +44,7 @@ def test_no_index_at_all_can_be_asked_for(kind):
         text = " ".join(step.argv)
         assert "--no-index --find-links /wheels" in text
         assert "index-url" not in text
+        assert step.places == {}
 
 
 @pytest.mark.parametrize(
@@ -139,12 +140,81 @@ def test_the_remedy_fits_the_error(output, word):
     assert word in installers.remedy(output)
 
 
-def test_passwords_in_urls_are_known_and_hidden():
-    sources = Sources("https://u:p1@host/simple", ("https://host/",), ("/wheels",), "https://token:p2@torch/")
-    assert sources.secrets() == ["p1", "p2"]
-    said = installers.describe(sources, {"extra-index-url": "https://x:p3@y/"})
-    assert not any(secret in said for secret in ("p1", "p2", "p3"))
-    assert "https://***@host/simple" in said
+@pytest.mark.parametrize(
+    ("url", "secrets"),
+    [
+        ("https://u:p1@host/simple", ["p1"]),
+        ("HTTPS://u:p1@host/simple", ["p1"]),
+        ("https://t0ken@host/simple", ["t0ken"]),
+        ("https://t0ken:@host/simple", ["t0ken"]),
+        ("https://u:p@1@host/simple", ["p@1"]),
+        ("https://u:p/1@host/simple", ["p/1"]),
+        ("https://u:p%401@host/simple", ["p%401", "p@1"]),
+        ("git+https://u:p1@host/x", ["p1"]),
+        ("https://host:8080/simple/@scope/", []),
+        ("https://host/", []),
+        ("/wheels/a@b", []),
+        ("", []),
+    ],
+)
+def test_passwords_and_tokens_in_urls_are_known_and_hidden(url, secrets):
+    assert installers.url_secrets(url) == secrets
+    said = installers.describe(Sources(find_links=(url,)), {"extra-index-url": url})
+    assert not any(secret in said for secret in secrets)
+
+
+def test_secrets_are_known_of_every_option_that_names_a_place():
+    params = {"index_url": "https://a:p1@h", "extra_index_urls": ["https://a:p2@h"], "find_links": ["https://a:p3@h"]}
+    assert installers.secrets({**params, "torch_index": "https://p4@h"}) == ["p1", "p2", "p3", "p4"]
+
+
+SECRET = Sources("https://u:p1@a/", ("https://p2@b/",), ("/some, wheels", "https://u:p3@c/x,y"), "https://u:p4@d/")
+
+
+@pytest.mark.parametrize("kind", ["uv", "pip"])
+def test_no_password_is_in_a_command_line(kind, monkeypatch):
+    monkeypatch.setattr(installers, "has_pip", lambda python: True)
+    made = installers.steps(kind, "/bin/uv", "/bin/python3", "/e", ITEMS, SECRET)
+    made += installers.again(kind, "/bin/uv", "/e/bin/python", "/s", ITEMS, SECRET)
+    for step in made:
+        assert not any(f"p{n}" in word for word in step.argv[1:] for n in (1, 2, 3, 4) if not word.startswith("-")), (
+            step
+        )
+    names = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_FIND_LINKS")
+    main, more, links = names if kind == "uv" else ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS")
+    assert made[1].places == {
+        main: "https://u:p1@a/",
+        more: "https://p2@b/ https://u:p4@d/",
+        links: ("," if kind == "uv" else " ").join(["file:///some%2C%20wheels", "https://u:p3@c/x%2Cy"]),
+    }
+
+
+def test_declared_places_come_before_the_hosts_and_its_further_ones_stay(monkeypatch):
+    for name in ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_INDEX_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PIP_INDEX_URL", "https://of-the-host")
+    settings = {"index-url": "https://of-the-host", "extra-index-url": "https://more-of-the-host"}
+    pip = installers.environment("pip", installers.Step("", [], {}, installers.variables("pip", SOURCES)), settings)
+    assert pip["PIP_INDEX_URL"] == "https://main/simple"
+    assert pip["PIP_EXTRA_INDEX_URL"] == "https://more/simple https://torch/simple https://more-of-the-host"
+    uv = installers.environment("uv", installers.Step("", [], {}, installers.variables("uv", SOURCES)), settings)
+    assert uv["UV_DEFAULT_INDEX"] == "https://main/simple"
+    assert uv["UV_INDEX"] == "https://more/simple https://torch/simple https://more-of-the-host"
+    plain = installers.environment("uv", installers.Step("", []), settings)
+    assert plain["UV_DEFAULT_INDEX"] == "https://of-the-host"
+
+
+def test_a_log_holds_the_command_and_its_indexes_without_passwords(tmp_path):
+    log = tmp_path / "log"
+    environment = {"UV_DEFAULT_INDEX": "https://u:s3cret@a/simple", "OTHER": "x"}
+    running.run([sys.executable, "-c", "0", "https://t0ken@b/"], environment, str(log), 60, 2)
+    said = log.read_text()
+    assert said == f"$ UV_DEFAULT_INDEX=https://***@a/simple {sys.executable} -c 0 https://***@b/\n"
+
+
+def test_what_was_not_asked_is_not_said():
+    said = installers.describe(installers.sources(PLACES), {"index-url": "https://x", "extra-index-url": "https://y"})
+    assert said == "no index; files in /wheels"
 
 
 def test_the_installer_is_chosen(monkeypatch, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -82,3 +83,9 @@ def test_meta(role):
     info = load(role / "meta" / "main.yml")
     assert info["galaxy_info"]["license"] == "GPL-3.0-or-later"
     assert info["dependencies"] == []
+
+
+def test_off_without_quotes_is_off_too(role):
+    # YAML reads it as false, and conditions see what the inventory says, not what the specs make of it.
+    texts = {path.name: path.read_text() for path in role.glob("tasks/*.yml")}
+    assert [name for name, text in texts.items() if re.search(r"[!=]= '(off|on|yes|no)'", text)] == []
