@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..file_change import Change
@@ -50,6 +50,14 @@ def ensure(order: Order, policy: str, wanted: list[Patch] | None, check: bool) -
     """
     environment = os.path.realpath(order.path)
     pristine.site_of(environment)
+    writes = not check and (wanted is not None or policy == REPAIR)
+    with _alone(environment, order) if writes else contextlib.nullcontext():
+        return _ensure(environment, order, policy, wanted, check)
+
+
+@contextlib.contextmanager
+def _alone(environment: str, order: Order) -> Iterator[None]:
+    """Hold the lock of an environment's files. Raises RepairError when another run does not let go of it."""
     with contextlib.ExitStack() as held:
         try:
             held.enter_context(Store(os.path.join(environment, LOCK)).locked(order.timeout_s))
@@ -62,7 +70,7 @@ def ensure(order: Order, policy: str, wanted: list[Patch] | None, check: bool) -
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise
             # Who may not write there can look only.
-        return _ensure(environment, order, policy, wanted, check)
+        yield
 
 
 def _ensure(environment: str, order: Order, policy: str, wanted: list[Patch] | None, check: bool) -> Outcome:

@@ -39,13 +39,25 @@ def patch(value: str) -> Patch:
 
 
 def test_of_two_runs_one_waits_and_says_so_when_it_has_to_give_up(env):
-    with Store(str(env / upkeep.LOCK)).locked(1):
-        for check in (True, False):
-            with pytest.raises(
-                RepairError, match="another run has been working on its files for 0 s, and this one has"
-            ):
-                upkeep.ensure(order(env, 0), upkeep.OFF, [patch("2")], check)
+    refused = pytest.raises(RepairError, match="another run has been working on its files for 0 s, and this one has")
+    with Store(str(env / upkeep.LOCK)).locked(1), refused:
+        upkeep.ensure(order(env, 0), upkeep.OFF, [patch("2")], False)
     assert patches.in_force(str(env)) == {}
+
+
+@pytest.mark.parametrize(
+    ("policy", "wanted", "check"),
+    [
+        (upkeep.REQUIRE, None, False),
+        (upkeep.WARN, None, False),
+        (upkeep.OFF, [patch("2")], True),
+        ("repair", None, True),
+    ],
+)
+def test_who_only_looks_leaves_nothing_in_the_environment(env, policy, wanted, check):
+    before = sorted(env.rglob("*"))
+    upkeep.ensure(order(env), policy, wanted, check)
+    assert sorted(env.rglob("*")) == before
 
 
 def test_two_runs_at_once_leave_the_patches_of_one(env, monkeypatch):
@@ -72,4 +84,4 @@ def test_who_may_not_write_there_looks_all_the_same(env, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Store, "locked", refuse)
-    assert upkeep.ensure(order(env), upkeep.REQUIRE, None, False).verdict == "pristine"
+    assert upkeep.ensure(order(env), upkeep.REPAIR, [], False).verdict == "pristine"
