@@ -143,7 +143,7 @@ def test_the_record_of_a_worker_comes_back_with_its_artifacts(
         "ml_env_lock": "",
         "ml_env_path": str(llama_env),
         "baseline_local_fact": "",
-        "baseline_workload": {"output_tokens": 16, "repeats": 3, "warmup_requests": 1, "warmup_cap_s": 0},
+        "baseline_workload": {"output_tokens": 48, "repeats": 3, "warmup_requests": 1, "warmup_cap_s": 0},
         "llm_server": {
             "name": "remote",
             "engine": "llama_cpp",

@@ -17,7 +17,15 @@ from killing import kill_if_there
 
 ROOT = Path(__file__).resolve().parents[2]
 RECAP = re.compile(r"^(\S+)\s+: ok=(\d+)\s+changed=(\d+)\s+unreachable=(\d+)\s+failed=(\d+)", re.MULTILINE)
-SMALL = {"prompt_tokens": 16, "output_tokens": 8, "concurrency": [1], "requests": 1, "repeats": 2, "warmup_requests": 1}
+# Of a shorter answer of a real engine all tokens may arrive at once on a busy machine, which is an error of its own.
+SMALL = {
+    "prompt_tokens": 16,
+    "output_tokens": 32,
+    "concurrency": [1],
+    "requests": 1,
+    "repeats": 2,
+    "warmup_requests": 1,
+}
 
 
 class Job:

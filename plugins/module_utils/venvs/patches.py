@@ -129,14 +129,18 @@ def _is_sound(raw: Mapping[str, Any]) -> bool:
     return all(_is_patch(one) for one in names) and all(_is_entry(one) for one in entries.values())
 
 
+def _is_int(raw: Any) -> bool:
+    return isinstance(raw, int) and not isinstance(raw, bool)
+
+
 def _is_patch(raw: Any) -> bool:
     if not isinstance(raw, dict) or set(raw) != set(Patch.__dataclass_fields__):
         return False
-    return type(raw["strip"]) is int and all(isinstance(value, str) for key, value in raw.items() if key != "strip")
+    return _is_int(raw["strip"]) and all(isinstance(value, str) for key, value in raw.items() if key != "strip")
 
 
 def _is_entry(raw: Any) -> bool:
-    if not isinstance(raw, dict) or set(raw) != {"before", "mode", "ours"} or type(raw["mode"]) is not int:
+    if not isinstance(raw, dict) or set(raw) != {"before", "mode", "ours"} or not _is_int(raw["mode"]):
         return False
     try:
         base64.b64decode(raw["before"] or "", validate=True)

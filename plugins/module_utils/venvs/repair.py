@@ -27,7 +27,8 @@ from .installers import Sources
 from .patch_format import PatchError
 from .pristine import Look
 from .requirements import Requirement
-from .store import Store, users
+from .store import Store
+from .usage import users
 
 FOLDER = "patches-kept"
 _LARGEST_TEXT = 2 << 20  # beyond that a file is data, and a diff takes minutes

@@ -22,8 +22,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .. import files, procfs
-from .usage import unseen
-from .usage import users as users  # also for those who import it from here
+from .usage import unseen, users
 
 MANIFEST = "groundstate-env.json"
 MARKER = ".groundstate-building"
