@@ -10,6 +10,7 @@ follows from one that they differ in (``covers``, a policy of the role), or when
 from __future__ import annotations
 
 import fnmatch
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -348,13 +349,14 @@ def _text(value: Any) -> str:
 def refusal(rows: Sequence[Row], reference: str) -> str:
     """Why a comparison stops, with the table and what can be done."""
     stops = undeclared(rows)
-    accept = ", ".join(f"'{row['what']}'" for row in stops[:3])
+    accept = json.dumps([row["what"] for row in stops[:3]], ensure_ascii=False)  # what is JSON is YAML, too
     return "\n".join(
         [
             f"the arms differ in {len(stops)} {'things' if len(stops) > 1 else 'thing'} that nobody declared, so that "
             "the result would not be about what was declared:",
             *table(rows, reference),
             "Make them equal in all arms or declare the difference in the arm's vars; or accept it, and the "
-            f"comparison goes on with what is measured already: compare_allow: [{accept}]",
+            f"comparison goes on with what is measured already: compare_allow: {accept}. The starts that are done "
+            "stay as they ran: if it was repaired on the host, compare anew: -e compare_anew=true",
         ]
     )
