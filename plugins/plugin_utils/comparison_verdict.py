@@ -68,11 +68,35 @@ def look(document: dict[str, Any]) -> bool:
     if done not in document["looks"] or document["state"] == "refused":
         return False
     document["result"] = judge(document)
-    if all(one["verdict"] in verdict.CONCLUSIVE for one in document["result"]["pairs"]):
+    if all(_decided(document, one["arm"]) for one in document["result"]["pairs"]):
         document["state"] = "decided"
     elif done == max(document["looks"]):
         document["state"] = "exhausted"
     return document["state"] in comparisons.FINISHED
+
+
+def pays(low: float, high: float, tolerance: float) -> str:
+    """What an interval of the speed-up says of speculation: ``pays``, ``does not pay`` or ``inconclusive``.
+
+    As fast as without is not worth its memory: only what is surely faster by more than the tolerance pays.
+    """
+    if low > 1.0 + tolerance:
+        return "pays"
+    return "does not pay" if high <= 1.0 + tolerance else "inconclusive"
+
+
+def _answer(document: Mapping[str, Any], low: float, high: float) -> str:
+    """What an interval of the log ratio says to the question of this comparison."""
+    if document["kind"] == "speculation":
+        return pays(math.exp(low), math.exp(high), document["tolerance"])
+    return verdict.position(low, high, document["tolerance"])
+
+
+def _decided(document: dict[str, Any], arm: str) -> bool:
+    seen = pair(document, arm)
+    if seen is None or seen.low is None or seen.high is None:
+        return False
+    return _answer(document, seen.low, seen.high) != "inconclusive"
 
 
 def _told(document: dict[str, Any], arm: str) -> dict[str, Any]:
@@ -89,8 +113,11 @@ def _told(document: dict[str, Any], arm: str) -> dict[str, Any]:
     row.update({"ratio_low": math.exp(seen.low), "ratio_high": math.exp(seen.high)})
     row.update({"confidence": 1.0 - alpha(document), "mde": stats.as_fraction(seen.mde)})
     row["verdict"] = verdict.position(seen.low, seen.high, document["tolerance"])
-    if row["verdict"] == "inconclusive":
+    answer = _answer(document, seen.low, seen.high)
+    if answer == "inconclusive":
         row["reasons"].append(_needed(document, seen))
+    elif row["verdict"] == "inconclusive":  # of speculation: slower or as fast, and both answer the question
+        row["reasons"].append(f"that it {answer} is decided: it is surely not faster by more than the tolerance")
     return row
 
 
@@ -109,8 +136,7 @@ def _needed(document: dict[str, Any], seen: paired.Pair) -> str:
     text = f"the differences of the blocks spread by {100 * spread:.1f} %"
     for blocks in range(seen.blocks + 1, MOST_BLOCKS + 1):
         half = paired.half_width(spread, blocks, level)
-        where = verdict.position(seen.value - half, seen.value + half, document["tolerance"])
-        if where != "inconclusive":
+        if _answer(document, seen.value - half, seen.value + half) != "inconclusive":
             return f"{text}: about {blocks} blocks would decide, if the difference stays as it is"
     return f"{text}: more than {MOST_BLOCKS} blocks would be needed, or a larger tolerance than the difference"
 

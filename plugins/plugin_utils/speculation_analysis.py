@@ -140,9 +140,7 @@ def judge(speedup: Mapping[str, float | None], tolerance: float) -> str:
     low, high = speedup["low"], speedup["high"]
     if low is None or high is None:
         return "inconclusive"
-    if low > 1.0 + tolerance:
-        return "pays"
-    return "does not pay" if high <= 1.0 + tolerance else "inconclusive"
+    return comparison_verdict.pays(low, high, tolerance)
 
 
 def _of_drafts(drafts: int | None, length: float | None, needed: Mapping[str, float | None]) -> dict[str, Any]:

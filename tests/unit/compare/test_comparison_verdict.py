@@ -16,14 +16,14 @@ from ansible_collections.groundstate.llm.plugins.plugin_utils import (
 BETWEEN, WITHIN, REPEATS = 0.015, 0.003, 5
 
 
-def made(arms=("A", "B"), looks=comparisons.LOOKS, tolerance=0.02):
+def made(arms=("A", "B"), looks=comparisons.LOOKS, tolerance=0.02, kind="compare"):
     told = [{"name": name, "declared": {}} for name in arms]
-    return comparisons.new("h", "compare", "t", told, {}, tolerance, looks)
+    return comparisons.new("h", kind, "t", told, {}, tolerance, looks)
 
 
-def run(dice, effects, drift=0.0, looks=comparisons.LOOKS, tolerance=0.02, between=BETWEEN):
+def run(dice, effects, drift=0.0, looks=comparisons.LOOKS, tolerance=0.02, between=BETWEEN, kind="compare"):
     """A whole comparison, until it is over. ``effects``: arm -> share; ``drift``: share from start to start."""
-    document = made(tuple(effects), looks, tolerance)
+    document = made(tuple(effects), looks, tolerance, kind)
     for start in comparisons.planned(document):
         level = math.log(100.0) + math.log1p(effects[start["arm"]]) + drift * start["number"] + dice.gauss(0, between)
         repeats = [math.exp(level + dice.gauss(0, WITHIN)) for _ in range(REPEATS)]
@@ -68,6 +68,16 @@ def test_three_equal_arms_are_no_three_chances():
     runs = [verdicts(run(dice, {"A": 0, "B": 0, "C": 0}, tolerance=1e-9)) for _ in range(trials)]
     alarms = sum(bool({"faster", "slower"} & set(one)) for one in runs)
     assert alarms / trials <= 0.05 + 1.5 * math.sqrt(0.05 * 0.95 / trials)
+
+
+def test_speculation_at_the_edge_is_called_paying_in_at_most_5_of_100():
+    """It is exactly as fast as the tolerance wants, the worst case, and its starts end once it does not pay."""
+    dice = random.Random(10)
+    trials = 200
+    runs = [run(dice, {"A": 0, "B": 0.02}, kind="speculation") for _ in range(trials)]
+    wrong = sum(one["result"]["pairs"][0]["ratio_low"] > 1.02 for one in runs)
+    assert wrong / trials <= 0.05
+    assert {one["state"] for one in runs} == {"decided", "exhausted"}
 
 
 @pytest.mark.parametrize(("effect", "wanted"), [(-0.10, "slower"), (0.10, "faster"), (-0.3, "slower")])

@@ -177,3 +177,20 @@ def test_the_interval_is_that_of_students_t(compared):
     rates = [math.log(one["repeats"][0]) for one in document["starts"] if one["arm"] == "eagle3"]
     expected = stats.mean_interval([math.log(2.0) - one for one in rates], 1 - 0.05 / 4)
     assert of(document, records)["cycle_s"]["low"] == pytest.approx(math.exp(expected.low), rel=1e-9)
+
+
+@pytest.mark.parametrize(("rate", "verdict"), [(97.5, "does not pay"), (115.0, "pays"), (102.0, "inconclusive")])
+def test_the_starts_end_when_the_question_is_answered(compared, rate, verdict):
+    """Slower or as fast: that may be open, and it does not pay either way."""
+    arms = {"base": {"rate": 100.0}, "eagle3": {**DISPUTE, "rate": rate}}
+    document, records = compared(arms, spread=0.004, seed=3)
+    assert of(document, records)["verdict"] == verdict
+    assert comparison_verdict.look(document) is (verdict != "inconclusive")
+    assert document["state"] == ("running" if verdict == "inconclusive" else "decided")
+    [pair] = document["result"]["pairs"]
+    if rate == 97.5:
+        assert pair["verdict"] == "inconclusive"
+        assert pair["reasons"] == [
+            "that it does not pay is decided: it is surely not faster by more than the tolerance"
+        ]
+        assert comparison_verdict.look({**document, "kind": "compare", "state": "running"}) is False
