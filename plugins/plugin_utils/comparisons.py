@@ -275,9 +275,14 @@ def add(document: Document, start: dict[str, Any]) -> bool:
     return True
 
 
+#: Where in the plan a start is.
+_PLACE = ("number", "block", "position", "arm")
+
+
 def adopt(records_dir: str, document: Document) -> list[dict[str, Any]]:
     """Add the starts whose record was written, and the document not; returns them."""
     host, known = document["host"], {one["record"] for one in document["starts"]}
+    places = planned(document)
     since = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(_seconds(document["created_at"]) - _SKEW_S))
     found = []
     for identifier in records.identifiers(records_dir, host):
@@ -292,7 +297,7 @@ def adopt(records_dir: str, document: Document) -> list[dict[str, Any]]:
                 start = start_of(record)
             except (LookupError, TypeError, AttributeError, ValueError):
                 start = {}
-            if not comparison_form.start(start):
+            if not comparison_form.start(start) or {name: start[name] for name in _PLACE} not in places:
                 path_of_record = records.record_path(records_dir, host, identifier)
                 raise records.RecordError(
                     f"record {path_of_record} is damaged as a start of comparison {document['id']}; move it away and "

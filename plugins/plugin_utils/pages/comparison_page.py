@@ -63,7 +63,7 @@ def page(document: Document, record: Callable[[str], dict[str, Any] | None]) -> 
 def _page(document: Document, record: Callable[[str], dict[str, Any] | None]) -> str:
     document = _complete(document)
     starts = document["starts"]
-    kept = {one["number"]: record(one["record"]) for one in starts if one["record"]}
+    kept = {one["number"]: _whole(record(one["record"])) for one in starts if one["record"]}
     drawn = {
         "starts": _starts_chart(document),
         "ratio": _ratio_chart(document),
@@ -87,6 +87,19 @@ def _page(document: Document, record: Callable[[str], dict[str, Any] | None]) ->
         specifications=charts.specifications(shown) if shown else {},
         **{f"{name}_chart": one for name, one in drawn.items()},
     )
+
+
+def _whole(record: dict[str, Any] | None) -> dict[str, Any] | None:
+    """A record if the page can be made from it; None for a damaged one, as for one that is gone."""
+    if record is None:
+        return None
+    try:
+        under_load.summary(record["measurement"], record["fingerprints"])
+        explanations.between(record, record)
+        verdict.state(record)
+    except (LookupError, TypeError, AttributeError, ValueError):
+        return None
+    return record
 
 
 # What may be missing of a start, a pair, a configuration: what it was not asked for, or is not known yet.
