@@ -225,6 +225,7 @@ def test_two_runs_of_one_comparison_do_not_count_a_start_twice(tmp_path):
     keep(tmp_path, made)
     with pytest.raises(records.RecordError, match="another run works on it"):
         comparison_steps.keep(str(tmp_path), made, start, found(2), comparison_steps.Policy())
+    assert len(records.identifiers(str(tmp_path), "h")) == 1, "the one that came too late leaves no record either"
 
 
 # --- a document that something else changed ----------------------------------------------------------
