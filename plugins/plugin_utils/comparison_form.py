@@ -66,7 +66,7 @@ def _wrong(value: Any, parts: Mapping[str, Check]) -> list[str]:
 _PLACE: dict[str, Check] = {"number": _count, "block": _count, "position": _count, "arm": _text}
 _START: dict[str, Check] = {
     **_PLACE,
-    "seconds": files.is_number,  # below 0 when the clock was set back meanwhile
+    "seconds": files.is_number,  # 0, once also less, when the clock was set back meanwhile
     "record": _text,
     "value": _rate,
     "repeats": _each(_rate),

@@ -152,7 +152,8 @@ def _record(
     record["comparison"] = {
         "id": document["id"],
         **{name: start[name] for name in ("number", "block", "position", "arm")},
-        "seconds": round(time.time() - found["began"], 1),
+        # 0 when the clock was set back meanwhile: not known.
+        "seconds": round(max(0.0, time.time() - found["began"]), 1),
         "adjustments": list(info.get("adjustments") or []),
         "resolved_otherwise": list(info.get("differences") or []),
         "weak": weak,

@@ -320,7 +320,12 @@ def first_starts(document: Document) -> dict[str, dict[str, Any]]:
     return found
 
 
+def spent_seconds(document: Document) -> float:
+    """How long the starts took that are done, and of which it is known."""
+    return sum(max(0.0, one["seconds"]) for one in document["starts"])
+
+
 def mean_seconds(done: Iterable[dict[str, Any]]) -> float | None:
-    """How long a start takes, from those that are done; None before the first."""
-    known = [one["seconds"] for one in done if one.get("seconds")]
+    """How long a start takes, from those that are done and of which it is known; None before the first."""
+    known = [one["seconds"] for one in done if one["seconds"] > 0]
     return sum(known) / len(known) if known else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -217,6 +218,23 @@ def test_a_start_in_another_state_than_its_arm_was_is_noted(tmp_path):
     kept = comparison_steps.keep(str(tmp_path), made, comparisons.remaining(made)[0], changed, policy)
     assert kept["notes"] == [f"in another state than start 1 of its arm: release: "
                              f"{RECORD['fingerprints']['before']['sections']['kernel']['release']} -> 9.9"]  # fmt: skip
+
+
+@pytest.mark.parametrize("written", [None, -7140.0])
+def test_a_clock_that_was_set_back_makes_no_negative_times(tmp_path, written):
+    made = document()
+    keep(tmp_path, made)
+    made["starts"][0]["seconds"] = 60.0
+    late = {**found(2), "began": time.time() + 7200.0}
+    kept = comparison_steps.keep(
+        str(tmp_path), made, comparisons.remaining(made)[0], late, comparison_steps.Policy(allow=["*"])
+    )
+    assert kept["seconds"] == 0.0
+    if written is not None:  # as documents have it from before
+        made["starts"][1]["seconds"] = written
+    line = comparison_lines.begins(made, comparisons.remaining(made)[0])
+    assert "60 s so far, about 4 min to the look at 3 blocks, 8 min at most" in line
+    assert "2 in 60 s, unfinished" in "\n".join(comparison_lines.result(made, "p"))
 
 
 def test_two_runs_of_one_comparison_do_not_count_a_start_twice(tmp_path):
