@@ -68,9 +68,13 @@ def look(document: dict[str, Any]) -> bool:
     if done not in document["looks"] or document["state"] == "refused":
         return False
     document["result"] = judge(document)
+    too_few = len(usable_blocks(document)) < comparisons.LEAST_BLOCKS
+    if too_few:
+        for one in document["result"]["pairs"]:
+            one["reasons"].append(_too_few(document))
     if all(_decided(document, one["arm"]) for one in document["result"]["pairs"]):
         document["state"] = "decided"
-    elif done == max(document["looks"]):
+    elif too_few or done == max(document["looks"]):
         document["state"] = "exhausted"
     return document["state"] in comparisons.FINISHED
 
@@ -122,12 +126,28 @@ def _told(document: dict[str, Any], arm: str) -> dict[str, Any]:
 
 
 def _left_out(document: dict[str, Any]) -> list[str]:
-    """A sentence for each start that makes its block no evidence."""
-    return [
-        f"block {one['block']} is left out, start {one['number']} of {one['arm']}: {'; '.join(one['weak'])}"
-        for one in document["starts"]
-        if one.get("weak")
-    ]
+    """Which starts make their block no evidence: a sentence for each arm and reason."""
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for one in document["starts"]:
+        if one.get("weak"):
+            found.setdefault((one["arm"], "; ".join(one["weak"])), []).append(one)
+    told = []
+    for (arm, why), starts in found.items():
+        blocks, numbers = (", ".join(str(one[name]) for one in starts) for name in ("block", "number"))
+        if len(starts) == 1:
+            told.append(f"block {blocks} is left out, start {numbers} of {arm}: {why}")
+        else:
+            told.append(f"blocks {blocks} are left out, starts {numbers} of {arm}: {why}")
+    return told
+
+
+def _too_few(document: dict[str, Any]) -> str:
+    """Why the starts end at a look that has nothing to judge: the next ones would hardly be others."""
+    usable, done = len(usable_blocks(document)), comparisons.complete_blocks(document)
+    return (
+        f"the starts end here: {usable or 'none'} of {done} blocks can be used, and a verdict takes "
+        f"{comparisons.LEAST_BLOCKS}; see to what makes the others unusable, then compare anew: -e compare_anew=true"
+    )
 
 
 def _needed(document: dict[str, Any], seen: paired.Pair) -> str:

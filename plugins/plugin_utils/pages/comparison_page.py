@@ -32,6 +32,12 @@ _LOAD = (
 _STATES = {"running": "not finished", "exhausted": "all planned starts are done"}
 
 
+def _state(document: Document) -> str:
+    if document["state"] == "exhausted" and comparisons.remaining(document):
+        return "ended early: too few blocks can be used"
+    return _STATES.get(document["state"], document["state"])
+
+
 def of(records_dir: str, host: str, identifier: str) -> str:
     """The page of a comparison by its id. Raises RecordError when there is none, PageError when it is damaged."""
     document = comparisons.read(records_dir, host, identifier)
@@ -75,7 +81,7 @@ def _page(document: Document, record: Callable[[str], dict[str, Any] | None]) ->
         "comparison.html.j2",
         document=document,
         headline=headline(document),
-        state=_STATES.get(document["state"], document["state"]),
+        state=_state(document),
         starts=starts,
         planned=len(comparisons.planned(document)),
         arms=[_arm(one, starts) for one in document["arms"]],

@@ -158,6 +158,23 @@ def test_a_block_with_a_start_that_says_nothing_is_left_out_and_told():
     assert document["state"] == "exhausted" or pair["verdict"] in verdict.CONCLUSIVE
 
 
+def test_an_arm_whose_starts_never_count_ends_at_the_first_look_and_says_why_once():
+    document = made()
+    for start in comparisons.planned(document):
+        weak = ["the client, not the server, was the limit"] if start["arm"] == "B" else []
+        comparisons.add(document, {**start, **plain([100.0], weak=weak)})
+        if comparison_verdict.look(document):
+            break
+    assert (document["state"], len(document["starts"])) == ("exhausted", 6)
+    [pair] = document["result"]["pairs"]
+    assert pair["verdict"] == "inconclusive"
+    assert pair["reasons"][0] == (
+        "blocks 1, 2, 3 are left out, starts 2, 3, 6 of B: the client, not the server, was the limit"
+    )
+    assert "the starts end here: none of 3 blocks can be used" in pair["reasons"][-1]
+    assert len(pair["reasons"]) == 3
+
+
 def test_drift_is_told_with_its_size():
     document = run(random.Random(4), {"A": 0, "B": -0.3}, drift=-0.02, between=0.002)
     drift = document["result"]["drift"]

@@ -132,6 +132,13 @@ def test_one_that_has_just_begun_says_how_far_it_is(tmp_path, stop):
     assert "rows-ratio" not in found.json
 
 
+def test_one_that_ended_for_want_of_usable_blocks_does_not_say_that_all_is_done(tmp_path):
+    document = page_data.comparison(tmp_path, "gpu1", {"base": 1.0, "other": 1.0}, looks=(3, 5))
+    document["state"] = "exhausted"
+    comparisons.write(str(tmp_path), document)
+    assert "ended early: too few blocks can be used" in page(tmp_path, document).words
+
+
 def test_a_refused_one_says_why_nothing_was_measured(tmp_path):
     document = page_data.comparison(tmp_path, "gpu1", {"base": 1.0, "other": 1.0}, stop=0)
     document["state"] = "refused"
