@@ -113,7 +113,7 @@ _START = dict.fromkeys(("record", "value", "ready_s", "finished_at", "seconds", 
 _LISTS: dict[str, Any] = {"repeats": (), "weak": (), "notes": ()}
 _PAIR = dict.fromkeys(("ratio", "ratio_low", "ratio_high", "confidence", "blocks", "mde", "reasons"))
 _CONFIGURATION = dict.fromkeys(
-    ("drafts", "needed_acceptance", "ceiling", "acceptance_per_position", "would_pay_if", "traps")
+    ("verdict_note", "drafts", "needed_acceptance", "ceiling", "acceptance_per_position", "would_pay_if", "traps")
 )
 _MEASURED = dict.fromkeys(("value", "low", "high"))
 
@@ -178,9 +178,10 @@ def _pays(one: Document) -> dict[str, str]:
     word = one["verdict"]
     measured = f"accept length {words.number(length['value'])}, break-even {words.number(needed['value'])}"
     speed = words.number(one["speedup"]["value"])
+    note = f", {one['verdict_note']}" if one["verdict_note"] else ""
     text = {
         "pays": f"{one['arm']} pays: {measured}, {speed} times as fast.",
-        "does not pay": f"{one['arm']} does not pay: {measured}, {speed} times as fast.",
+        "does not pay": f"{one['arm']} does not pay: {measured}, {speed} times as fast{note}.",
     }.get(word, f"Whether {one['arm']} pays is not decided: {measured}.")
     return {"verdict": word, "text": text}
 

@@ -96,6 +96,15 @@ def test_verdicts(compared, rate, spread, verdict):
     assert bool(one["would_pay_if"]) == (one["speedup"]["value"] <= 1.0)
 
 
+def test_a_gain_below_the_tolerance_does_not_pay_and_says_so(compared):
+    arms = {"base": BASE, "eagle3": {**DISPUTE, "rate": 1.01 * BASE["rate"]}}
+    document, records = compared(arms, spread=0.0005)
+    one = of(document, records)
+    assert (one["verdict"], one["would_pay_if"]) == ("does not pay", [])
+    found = speculation_analysis.analyse(document, records)
+    assert "it gains less than the tolerance of 2 %" in "\n".join(speculation_lines.lines(found))
+
+
 def test_two_configurations_are_judged_each_against_the_base(compared):
     ngram = {"rate": 110.0, "length": 1.6, "speculation": {"algorithm": "NGRAM", "draft_tokens": 5}}
     document, records = compared({"base": BASE, "eagle3": DISPUTE, "ngram": ngram}, engine="sglang", spread=0.002)
