@@ -355,8 +355,8 @@ def refusal(rows: Sequence[Row], reference: str) -> str:
             f"the arms differ in {len(stops)} {'things' if len(stops) > 1 else 'thing'} that nobody declared, so that "
             "the result would not be about what was declared:",
             *table(rows, reference),
-            "Make them equal in all arms or declare the difference in the arm's vars; or accept it, and the "
-            f"comparison goes on with what is measured already: compare_allow: {accept}. The starts that are done "
-            "stay as they ran: if it was repaired on the host, compare anew: -e compare_anew=true",
+            "Make them equal in all arms or declare the difference in the arm's vars. If it was repaired on the host: "
+            "-e compare_anew=true, because the starts that are done stay as they ran. Or accept it, and the "
+            f"comparison goes on with what is measured already: compare_allow: {accept}",
         ]
     )

@@ -178,7 +178,7 @@ def _pays(one: Document) -> dict[str, str]:
     word = one["verdict"]
     measured = f"accept length {words.number(length['value'])}, break-even {words.number(needed['value'])}"
     speed = words.number(one["speedup"]["value"])
-    note = f", {one['verdict_note']}" if one["verdict_note"] else ""
+    note = f": {one['verdict_note']}" if one["verdict_note"] else ""
     text = {
         "pays": f"{one['arm']} pays: {measured}, {speed} times as fast.",
         "does not pay": f"{one['arm']} does not pay: {measured}, {speed} times as fast{note}.",

@@ -139,6 +139,15 @@ def test_one_that_ended_for_want_of_usable_blocks_does_not_say_that_all_is_done(
     assert "ended early: too few blocks can be used" in page(tmp_path, document).words
 
 
+def test_a_gain_below_the_tolerance_is_told_beside_its_verdict():
+    measured = {"value": 1.01, "low": 1.005, "high": 1.015}
+    told = {"accept_length": measured, "break_even": measured, "speedup": measured, "arm": "eagle3"}
+    one = {**told, "verdict": "does not pay", "verdict_note": "it gains less than the tolerance of 2 %"}
+    document = {"speculation": {"configurations": [one]}, "result": None}
+    [line] = comparison_page.headline(document)
+    assert line["text"].endswith("1.01 times as fast: it gains less than the tolerance of 2 %.")
+
+
 def test_a_refused_one_says_why_nothing_was_measured(tmp_path):
     document = page_data.comparison(tmp_path, "gpu1", {"base": 1.0, "other": 1.0}, stop=0)
     document["state"] = "refused"
