@@ -18,7 +18,6 @@ from typing import Any
 from ..module_utils import declaration, nccl_profiles, servers, workload
 from ..module_utils.engines import ENGINES, get_engine
 from ..module_utils.fingerprint import compare
-from ..module_utils.fingerprint.server import passing
 
 Flat = dict[str, Any]
 Row = dict[str, Any]
@@ -226,20 +225,18 @@ def _told(what: str, base: Flat, other: Flat) -> bool:
     return not any(what in side and side[what] is None for side in (base, other))
 
 
-#: What a declaration promises and a start shows, besides variables. A profile may be put elsewhere than in the
-#: environment, and locked clocks are read back by the one who locks them.
+#: What a declaration promises and a start shows, besides variables. Locked clocks are read back by the one who locks.
 _SHOWN_BY_A_START = ("argument ", "workload ", "engine")
 
 
 def _without_effect(what: str, base: Flat, other: Flat) -> bool:
     """Whether a declared difference is not there in what ran: then the arms are one, and nothing is compared."""
-    variable = what.removeprefix("environment ")
-    own = variable != what and not variable.startswith("NCCL_") and not passing(variable)
-    if not (own or what.startswith(_SHOWN_BY_A_START)):
+    if what.startswith("environment "):
+        # A profile may put it where the fingerprint does not see it, and the proof sets some of NCCL by itself.
+        seen = what in base and what in other and not what.startswith("environment NCCL_")
+        return seen and bool(base[what] == other[what])
+    if not what.startswith(_SHOWN_BY_A_START) or not any(one.startswith("argument ") for one in {*base, *other}):
         return False
-    kind = "environment " if own else "argument "
-    if not any(one.startswith(kind) for one in {*base, *other}):
-        return False  # the fingerprints do not tell it
     return bool(base.get(what) == other.get(what))
 
 

@@ -101,7 +101,9 @@ def test_a_variable_that_reached_no_server_stands_in_the_way():
     asked = {"environment OMP_NUM_THREADS": "4"}, {"environment OMP_NUM_THREADS": "8"}
     assert stops(asked, asked) == []
     assert stops(asked, (asked[1], asked[1])) == ["environment OMP_NUM_THREADS"]
-    assert stops(asked, ({}, {})) == ["environment OMP_NUM_THREADS"]
-    # One that a start does not tell, and one that may stand elsewhere than in the environment.
-    for name in ("LC_ALL", "NCCL_ALGO"):
+    # The proof of the profile lets NCCL log, whether or not the profile does.
+    logs = {"environment NCCL_DEBUG": "INFO"}
+    assert stops(({}, logs), (logs, logs)) == []
+    # One that a start does not tell, and those that a profile puts elsewhere than into the environment.
+    for name in ("LC_ALL", "NCCL_ALGO", "TORCH_NCCL_ASYNC_ERROR_HANDLING"):
         assert stops(({}, {f"environment {name}": "1"}), ({}, {})) == []
