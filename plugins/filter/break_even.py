@@ -11,12 +11,35 @@ from ansible.errors import AnsibleFilterError
 from ..module_utils import speculation
 
 
+def _number(name: str, value: Any) -> float:
+    """A number, also one written as text, as templates give it; a bool is none, though Python counts it as 1."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise ValueError(f"{name}: {value!r} is not a number")
+    try:
+        return float(value)
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"{name}: {value!r} is not a number") from error
+
+
+def _whole(name: str, value: Any) -> int:
+    number = _number(name, value)
+    if not number.is_integer():
+        raise ValueError(f"{name}: {value!r} is not a whole number")
+    return int(number)
+
+
 def break_even(base_step_ms: Any, rate: Any, accept_length: Any, drafts: Any, verify_ms: Any = None) -> dict[str, Any]:
     """What follows from a step, a rate and an accept length: see :func:`..module_utils.speculation.calculate`."""
     try:
-        verify = None if verify_ms is None else float(verify_ms)
-        return speculation.calculate(float(base_step_ms), float(rate), float(accept_length), int(drafts), verify)
-    except (TypeError, ValueError, OverflowError) as error:
+        verify = None if verify_ms is None else _number("verify_ms", verify_ms)
+        return speculation.calculate(
+            _number("base_step_ms", base_step_ms),
+            _number("rate", rate),
+            _number("accept_length", accept_length),
+            _whole("drafts", drafts),
+            verify,
+        )
+    except ValueError as error:
         raise AnsibleFilterError(f"break_even: {error}") from error
 
 

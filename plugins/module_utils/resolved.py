@@ -66,6 +66,8 @@ def adjustments(engine: Engine, lines: Iterable[str]) -> list[str]:
             hit = re.search(pattern, line)
             if hit:
                 text = " ".join(hit.group(1).split())[:300]
+                if engine.adjustment_passing:
+                    text = re.sub(engine.adjustment_passing, "N", text)
                 if text not in found:
                     found.append(text)
                 break

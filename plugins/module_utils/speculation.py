@@ -95,6 +95,10 @@ def changes(length: float, cycle: float, base_step: float, drafts: int | None) -
     needed = break_even_length(cycle, base_step)
     if length >= needed:
         return []
+    allowed = length * base_step
+    times = [f"{1000 * one:.1f}" for one in (allowed, cycle)]
+    if times[0] == times[1]:
+        return [f"next to nothing: within rounding, a cycle of {times[1]} ms at this accept length is break-even"]
     found = []
     least = needed_acceptance(needed, drafts) if drafts else None
     if drafts and least is None:
@@ -114,9 +118,8 @@ def changes(length: float, cycle: float, base_step: float, drafts: int | None) -
         found.append(text)
     else:
         found.append(f"a better draft: accept length {needed:.2f} instead of {length:.2f}")
-    allowed = length * base_step
     found.append(
-        f"a cheaper cycle: {1000 * allowed:.1f} ms instead of {1000 * cycle:.1f} ms at this accept length "
+        f"a cheaper cycle: {times[0]} ms instead of {times[1]} ms at this accept length "
         f"({100 * (1 - allowed / cycle):.0f} % less)"
     )
     return found
@@ -126,7 +129,7 @@ def _refuse(base_step_ms: float, rate: float, length: float, drafts: int, verify
     numbers = {"base_step_ms": base_step_ms, "rate": rate, "verify_ms": 1.0 if verify_ms is None else verify_ms}
     for name, value in numbers.items():
         if not 1e-9 < value < 1e9:
-            raise ValueError(f"{name}: {value:g} is not a number above 0")
+            raise ValueError(f"{name}: {value:g} is not a number above 0 and below 1e9")
     if not 1 <= drafts <= 1024:
         raise ValueError(f"drafts: {drafts} is not a number of drafted tokens from 1 to 1024")
     if not 1.0 <= length <= drafts + 1:

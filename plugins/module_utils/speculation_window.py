@@ -45,7 +45,9 @@ def window(
         return _of_requests(each, decoded)
     # Numerator and denominator have to be of the same requests, even when somebody else's are among them.
     generated = round(delta.get("generated_tokens", tokens)) - requests
-    if "drafts" in delta and "accepted_tokens" in delta and generated > 0:  # a counter may lag behind
+    drafts, accepted = (delta.get(name) for name in ("drafts", "accepted_tokens"))
+    # A counter may lag behind; and what was accepted was drafted, or these are no counters of one thing.
+    if drafts is not None and accepted is not None and generated > 0 and (drafts > 0 or accepted <= 0):
         return _of_counters(delta, generated)
     if delta.get("verify_calls", 0.0) >= 1.0:
         return _document("verify counter", decoded, round(delta["verify_calls"]))

@@ -69,8 +69,8 @@ options:
     default: false
   covers:
     description:
-      - What follows from declared differences, C({declared, covers}), both patterns of the names in the table of
-        differences.
+      - What follows from declared differences, C({declared, covers, except}), all patterns of the names in the table
+        of differences; with C(only_declared_names) of what the arms declare at all.
     type: list
     elements: dict
     default: []

@@ -10,6 +10,7 @@ follows from one that they differ in (``covers``, a policy of the role), or when
 from __future__ import annotations
 
 import fnmatch
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -48,7 +49,7 @@ def declared(variables: Mapping[str, Any], profiles: Mapping[str, Any]) -> Flat:
         made = declaration.complete({name: value for name, value in raw.items() if value is not None})
         engine = get_engine(made["engine"])
         path = variables.get("ml_env_path") or ""
-        found["engine"] = made["engine"]
+        found["engine"], found["model path"] = made["engine"], made["model"]
         found.update(_arguments(engine.argv(made, path, made["port"])))
         environment = {**engine.environment(made), **made["env"]}
         environment.update({name: declaration.secret_hash(value) for name, value in engine.secrets(made).items()})
@@ -182,22 +183,23 @@ def differences(
 ) -> list[Row]:
     """Every difference of an arm from the reference, declared or not, as the document keeps it.
 
-    ``asked`` and ``seen``: (reference, arm) of :func:`declared` and :func:`ran`. ``covers``: ``{declared, covers}``,
-    both patterns of *what*: a declared difference and what follows from it. ``allow``: patterns that were accepted.
+    ``asked`` and ``seen``: (reference, arm) of :func:`declared` and :func:`ran`. ``covers``: ``{declared, covers,
+    except, only_declared_names}``, see :func:`_follows`. ``allow``: patterns that were accepted.
     """
     rows = planned(arm, *asked)
     for row in rows:
         if _without_effect(row["what"], *seen) and not any(fnmatch.fnmatchcase(row["what"], one) for one in allow):
             row.update(declared=False, why=f"declared, and both ran with {_text(seen[1].get(row['what']))}")
     by_what = {row["what"] for row in rows}
-    follows = dict(_following(by_what, covers))
+    follows = list(_following(by_what, covers))
+    names = {what for side in asked for what in side}
     engine = ENGINES.get(str(seen[1].get("engine")))
     flags = {_argument(engine, what) for what in by_what if what.startswith("argument --")}
     said = [set(_sentences(one)) for one in seen]
     for what in differing(*seen):
         if what in by_what or what.startswith(_SAID) or not _told(what, *seen):
             continue
-        why, known = _why(what, by_what, follows, flags, allow)
+        why, known = _why(what, by_what, names, follows, flags, allow)
         row = _row(arm, what, seen[0], seen[1], why, known)
         told = [text for text in sorted(said[0] ^ said[1]) if _speaks_of(text, what)]
         if told:
@@ -206,7 +208,7 @@ def differences(
             said[1] -= set(told)
         rows.append(row)
     for text in sorted(said[0] ^ said[1]):
-        why, known = _why(f"{_SAID}: {text}", by_what, follows, flags, allow)
+        why, known = _why(f"{_SAID}: {text}", by_what, names, follows, flags, allow)
         rows.append({**_row(arm, f"{_SAID}: {text}", seen[0], seen[1], why, known)})
     return rows
 
@@ -223,12 +225,16 @@ def _told(what: str, base: Flat, other: Flat) -> bool:
     return not any(what in side and side[what] is None for side in (base, other))
 
 
-#: What a declaration promises and a start shows. A profile may be put elsewhere than in the environment.
+#: What a declaration promises and a start shows, besides variables. Locked clocks are read back by the one who locks.
 _SHOWN_BY_A_START = ("argument ", "workload ", "engine")
 
 
 def _without_effect(what: str, base: Flat, other: Flat) -> bool:
     """Whether a declared difference is not there in what ran: then the arms are one, and nothing is compared."""
+    if what.startswith("environment "):
+        # A profile may put it where the fingerprint does not see it, and the proof sets some of NCCL by itself.
+        seen = what in base and what in other and not what.startswith("environment NCCL_")
+        return seen and bool(base[what] == other[what])
     if not what.startswith(_SHOWN_BY_A_START) or not any(one.startswith("argument ") for one in {*base, *other}):
         return False
     return bool(base.get(what) == other.get(what))
@@ -245,12 +251,26 @@ def _row(arm: str, what: str, base: Flat, other: Flat, why: str, known: bool) ->
     }
 
 
-def _following(declared_rows: Iterable[str], covers: Iterable[Mapping[str, Any]]) -> Iterable[tuple[str, str]]:
+def _following(
+    declared_rows: Iterable[str], covers: Iterable[Mapping[str, Any]]
+) -> Iterable[tuple[Mapping[str, Any], str]]:
+    """The rules that apply, each with the declared difference that it applies for."""
     for rule in covers:
         cause = next((what for what in sorted(declared_rows) if fnmatch.fnmatchcase(what, rule["declared"])), None)
         if cause is not None:
-            for pattern in rule["covers"]:
-                yield pattern, cause
+            yield rule, cause
+
+
+def _follows(what: str, rule: Mapping[str, Any], names: set[str]) -> bool:
+    """Whether a rule covers a difference: one of its patterns ``covers`` does, and none of ``except``.
+
+    ``only_declared_names``: and an arm declares it, if only with the same value as the others. ``names``: all that the
+    arms declare.
+    """
+    if rule.get("only_declared_names") and what.removeprefix("worker ") not in names:
+        return False
+    within, without = (any(fnmatch.fnmatchcase(what, one) for one in rule.get(key, ())) for key in ("covers", "except"))
+    return within and not without
 
 
 def _argument(engine: Any, what: str) -> str:
@@ -260,10 +280,15 @@ def _argument(engine: Any, what: str) -> str:
 
 
 def _why(
-    what: str, rows: set[str], follows: Mapping[str, str], flags: set[str], allow: Sequence[str]
+    what: str,
+    rows: set[str],
+    names: set[str],
+    follows: Iterable[tuple[Mapping[str, Any], str]],
+    flags: set[str],
+    allow: Sequence[str],
 ) -> tuple[str, bool]:
-    for pattern, cause in follows.items():
-        if fnmatch.fnmatchcase(what, pattern):
+    for rule, cause in follows:
+        if _follows(what, rule, names):
             return f"follows from {cause}", True
     if what.startswith("resolved argument ") and what.removeprefix("resolved argument ") in flags:
         return "declared as an argument", True
@@ -321,13 +346,14 @@ def _text(value: Any) -> str:
 def refusal(rows: Sequence[Row], reference: str) -> str:
     """Why a comparison stops, with the table and what can be done."""
     stops = undeclared(rows)
-    accept = ", ".join(f"'{row['what']}'" for row in stops[:3])
+    accept = json.dumps([row["what"] for row in stops[:3]], ensure_ascii=False)  # what is JSON is YAML, too
     return "\n".join(
         [
             f"the arms differ in {len(stops)} {'things' if len(stops) > 1 else 'thing'} that nobody declared, so that "
             "the result would not be about what was declared:",
             *table(rows, reference),
-            "Make them equal in all arms or declare the difference in the arm's vars; or accept it, and the "
-            f"comparison goes on with what is measured already: compare_allow: [{accept}]",
+            "Make them equal in all arms or declare the difference in the arm's vars. If it was repaired on the host: "
+            "-e compare_anew=true, because the starts that are done stay as they ran. Or accept it, and the "
+            f"comparison goes on with what is measured already: compare_allow: {accept}",
         ]
     )

@@ -29,7 +29,8 @@ def _count(value: Any) -> bool:
 
 
 def _rate(value: Any) -> bool:
-    return files.is_number(value) and value > 0
+    # Beyond these there is no server, and what is made of a rate would leave the range of numbers.
+    return files.is_number(value) and 1e-9 < value < 1e12
 
 
 def _dict(value: Any) -> bool:
@@ -65,7 +66,7 @@ def _wrong(value: Any, parts: Mapping[str, Check]) -> list[str]:
 _PLACE: dict[str, Check] = {"number": _count, "block": _count, "position": _count, "arm": _text}
 _START: dict[str, Check] = {
     **_PLACE,
-    "seconds": files.is_number,  # below 0 when the clock was set back meanwhile
+    "seconds": files.is_number,  # 0, once also less, when the clock was set back meanwhile
     "record": _text,
     "value": _rate,
     "repeats": _each(_rate),
@@ -135,8 +136,12 @@ def wrong(document: Mapping[str, Any], is_id: Callable[[str], bool]) -> list[str
     declared = document["declaration"].get("arms")
     if not _each(_of({"name": _text, "variables": _dict}))(declared) or [one["name"] for one in declared] != names:
         found.append("declaration")
+    # The declaration is what a comparison is found by: what was edited in it, or beside it, would go on as the same.
+    if not _is_digest(document["declaration_hash"], document["declaration"]):
+        found.append("declaration_hash")
+    found += [name for name in ("tolerance", "looks") if document["declaration"].get(name) != document[name]]
     looks, blocks = document["looks"], document["blocks"]
-    if looks != sorted(set(looks)):
+    if looks != sorted(set(looks)) and "looks" not in found:
         found.append("looks")
     if len(blocks) != looks[-1] or any(sorted(one) != sorted(names) for one in blocks):
         found.append("blocks")
@@ -148,6 +153,13 @@ def wrong(document: Mapping[str, Any], is_id: Callable[[str], bool]) -> list[str
     if result and ({one["arm"] for one in result["pairs"]} | {result["reference"]}) - set(names):
         found.append("result")
     return found
+
+
+def _is_digest(told: str, value: Any) -> bool:
+    try:
+        return files.digest(value) == told
+    except ValueError:  # NaN and such, of which no comparison was made
+        return False
 
 
 def _starts_fit(starts: list[dict[str, Any]], blocks: list[list[str]]) -> bool:

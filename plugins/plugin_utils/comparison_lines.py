@@ -40,7 +40,7 @@ def _left(document: dict[str, Any]) -> str:
 
 def begins(document: dict[str, Any], start: dict[str, Any]) -> str:
     """The line before a start."""
-    spent = sum(one["seconds"] for one in document["starts"])
+    spent = comparisons.spent_seconds(document)
     past = f"{duration(spent)} so far, " if spent else ""
     return f"{_label(document, start)}: {past}{_left(document)}"
 
@@ -101,7 +101,7 @@ def result(document: dict[str, Any], path: str) -> list[str]:
             ("drift", f"{shares[0]} % a block ({shares[1]} to {shares[2]}), p {drift['p']:.2g}: {drift['note']}")
         )
     rows += [("note", note) for note in _notes(document)]
-    spent = sum(one["seconds"] for one in document["starts"])
+    spent = comparisons.spent_seconds(document)
     state = {"running": "unfinished", "refused": "refused: see the differences"}.get(
         document["state"], document["state"]
     )

@@ -110,13 +110,14 @@ def keep(
     ``found``: ``began`` (seconds since 1970), ``measurement``, ``fingerprints``, ``proof``, ``ready``, ``profile`` and
     ``info`` (what llm_server_info said). The record is written first: see :func:`comparisons.adopt`.
     """
-    record = _record(records_dir, document, start, found)
-    records.write_record(records_dir, document["host"], record)
-    kept = comparisons.start_of(record)
-    if not comparisons.add(document, kept):
+    if all(start["number"] != one["number"] for one in comparisons.remaining(document)):
         raise records.RecordError(
             f"comparison {document['id']} has start {start['number']} already: another run works on it; let it end"
         )
+    record = _record(records_dir, document, start, found)
+    records.write_record(records_dir, document["host"], record)
+    kept = comparisons.start_of(record)
+    comparisons.add(document, kept)
     settle(records_dir, document, policy)
     comparison_verdict.look(document)
     comparisons.write(records_dir, document)
@@ -151,7 +152,8 @@ def _record(
     record["comparison"] = {
         "id": document["id"],
         **{name: start[name] for name in ("number", "block", "position", "arm")},
-        "seconds": round(time.time() - found["began"], 1),
+        # 0 when the clock was set back meanwhile: not known.
+        "seconds": round(max(0.0, time.time() - found["began"]), 1),
         "adjustments": list(info.get("adjustments") or []),
         "resolved_otherwise": list(info.get("differences") or []),
         "weak": weak,

@@ -68,11 +68,39 @@ def look(document: dict[str, Any]) -> bool:
     if done not in document["looks"] or document["state"] == "refused":
         return False
     document["result"] = judge(document)
-    if all(one["verdict"] in verdict.CONCLUSIVE for one in document["result"]["pairs"]):
+    too_few = len(usable_blocks(document)) < comparisons.LEAST_BLOCKS
+    if too_few:
+        for one in document["result"]["pairs"]:
+            one["reasons"].append(_too_few(document))
+    if all(_decided(document, one["arm"]) for one in document["result"]["pairs"]):
         document["state"] = "decided"
-    elif done == max(document["looks"]):
+    elif too_few or done == max(document["looks"]):
         document["state"] = "exhausted"
     return document["state"] in comparisons.FINISHED
+
+
+def pays(low: float, high: float, tolerance: float) -> str:
+    """What an interval of the speed-up says of speculation: ``pays``, ``does not pay`` or ``inconclusive``.
+
+    As fast as without is not worth its memory: only what is surely faster by more than the tolerance pays.
+    """
+    if low > 1.0 + tolerance:
+        return "pays"
+    return "does not pay" if high <= 1.0 + tolerance else "inconclusive"
+
+
+def _answer(document: Mapping[str, Any], low: float, high: float) -> str:
+    """What an interval of the log ratio says to the question of this comparison."""
+    if document["kind"] == "speculation":
+        return pays(math.exp(low), math.exp(high), document["tolerance"])
+    return verdict.position(low, high, document["tolerance"])
+
+
+def _decided(document: dict[str, Any], arm: str) -> bool:
+    seen = pair(document, arm)
+    if seen is None or seen.low is None or seen.high is None:
+        return False
+    return _answer(document, seen.low, seen.high) != "inconclusive"
 
 
 def _told(document: dict[str, Any], arm: str) -> dict[str, Any]:
@@ -89,18 +117,37 @@ def _told(document: dict[str, Any], arm: str) -> dict[str, Any]:
     row.update({"ratio_low": math.exp(seen.low), "ratio_high": math.exp(seen.high)})
     row.update({"confidence": 1.0 - alpha(document), "mde": stats.as_fraction(seen.mde)})
     row["verdict"] = verdict.position(seen.low, seen.high, document["tolerance"])
-    if row["verdict"] == "inconclusive":
+    answer = _answer(document, seen.low, seen.high)
+    if answer == "inconclusive":
         row["reasons"].append(_needed(document, seen))
+    elif row["verdict"] == "inconclusive":  # of speculation: slower or as fast, and both answer the question
+        row["reasons"].append(f"that it {answer} is decided: it is surely not faster by more than the tolerance")
     return row
 
 
 def _left_out(document: dict[str, Any]) -> list[str]:
-    """A sentence for each start that makes its block no evidence."""
-    return [
-        f"block {one['block']} is left out, start {one['number']} of {one['arm']}: {'; '.join(one['weak'])}"
-        for one in document["starts"]
-        if one.get("weak")
-    ]
+    """Which starts make their block no evidence: a sentence for each arm and reason."""
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for one in document["starts"]:
+        if one.get("weak"):
+            found.setdefault((one["arm"], "; ".join(one["weak"])), []).append(one)
+    told = []
+    for (arm, why), starts in found.items():
+        blocks, numbers = (", ".join(str(one[name]) for one in starts) for name in ("block", "number"))
+        if len(starts) == 1:
+            told.append(f"block {blocks} is left out, start {numbers} of {arm}: {why}")
+        else:
+            told.append(f"blocks {blocks} are left out, starts {numbers} of {arm}: {why}")
+    return told
+
+
+def _too_few(document: dict[str, Any]) -> str:
+    """Why the starts end at a look that has nothing to judge: the next ones would hardly be others."""
+    usable, done = len(usable_blocks(document)), comparisons.complete_blocks(document)
+    return (
+        f"the starts end here: {usable or 'none'} of {done} blocks can be used, and a verdict takes "
+        f"{comparisons.LEAST_BLOCKS}; see to what makes the others unusable, then compare anew: -e compare_anew=true"
+    )
 
 
 def _needed(document: dict[str, Any], seen: paired.Pair) -> str:
@@ -109,8 +156,7 @@ def _needed(document: dict[str, Any], seen: paired.Pair) -> str:
     text = f"the differences of the blocks spread by {100 * spread:.1f} %"
     for blocks in range(seen.blocks + 1, MOST_BLOCKS + 1):
         half = paired.half_width(spread, blocks, level)
-        where = verdict.position(seen.value - half, seen.value + half, document["tolerance"])
-        if where != "inconclusive":
+        if _answer(document, seen.value - half, seen.value + half) != "inconclusive":
             return f"{text}: about {blocks} blocks would decide, if the difference stays as it is"
     return f"{text}: more than {MOST_BLOCKS} blocks would be needed, or a larger tolerance than the difference"
 

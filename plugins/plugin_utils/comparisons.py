@@ -275,9 +275,14 @@ def add(document: Document, start: dict[str, Any]) -> bool:
     return True
 
 
+#: Where in the plan a start is.
+_PLACE = ("number", "block", "position", "arm")
+
+
 def adopt(records_dir: str, document: Document) -> list[dict[str, Any]]:
     """Add the starts whose record was written, and the document not; returns them."""
     host, known = document["host"], {one["record"] for one in document["starts"]}
+    places = planned(document)
     since = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(_seconds(document["created_at"]) - _SKEW_S))
     found = []
     for identifier in records.identifiers(records_dir, host):
@@ -292,7 +297,7 @@ def adopt(records_dir: str, document: Document) -> list[dict[str, Any]]:
                 start = start_of(record)
             except (LookupError, TypeError, AttributeError, ValueError):
                 start = {}
-            if not comparison_form.start(start):
+            if not comparison_form.start(start) or {name: start[name] for name in _PLACE} not in places:
                 path_of_record = records.record_path(records_dir, host, identifier)
                 raise records.RecordError(
                     f"record {path_of_record} is damaged as a start of comparison {document['id']}; move it away and "
@@ -315,7 +320,12 @@ def first_starts(document: Document) -> dict[str, dict[str, Any]]:
     return found
 
 
+def spent_seconds(document: Document) -> float:
+    """How long the starts took that are done, and of which it is known."""
+    return sum(max(0.0, one["seconds"]) for one in document["starts"])
+
+
 def mean_seconds(done: Iterable[dict[str, Any]]) -> float | None:
-    """How long a start takes, from those that are done; None before the first."""
-    known = [one["seconds"] for one in done if one.get("seconds")]
+    """How long a start takes, from those that are done and of which it is known; None before the first."""
+    known = [one["seconds"] for one in done if one["seconds"] > 0]
     return sum(known) / len(known) if known else None

@@ -75,9 +75,9 @@ def _concurrency(records: Mapping[str, Record]) -> int | None:
 
 
 def _interval(logs: Sequence[float | None], confidence: float) -> dict[str, float | None]:
-    """Value and interval of the mean log; None for what is not known of every block."""
+    """Value and interval of the mean log over the blocks of which it is known; None where it is of none."""
     known = [one for one in logs if one is not None]
-    if not known or len(known) != len(logs):
+    if not known:
         return {"value": None, "low": None, "high": None}
     found = stats.mean_interval(known, confidence)
     return {
@@ -120,8 +120,11 @@ def _configuration(
         "speedup": speedup,
         **_of_drafts(drafts, length["value"], needed),
         "verdict": verdict,
+        "verdict_note": None,
         "would_pay_if": [],
     }
+    if verdict == "does not pay" and (speedup["value"] or 0.0) > 1.0:
+        found["verdict_note"] = f"it gains less than the tolerance of {100 * document['tolerance']:g} %"
     # One that looks faster and is not sure needs more blocks, nothing else.
     slower = speedup["value"] is not None and speedup["value"] <= 1.0
     if slower and length["value"] and cycle["value"] and needed["value"]:
@@ -140,9 +143,7 @@ def judge(speedup: Mapping[str, float | None], tolerance: float) -> str:
     low, high = speedup["low"], speedup["high"]
     if low is None or high is None:
         return "inconclusive"
-    if low > 1.0 + tolerance:
-        return "pays"
-    return "does not pay" if high <= 1.0 + tolerance else "inconclusive"
+    return comparison_verdict.pays(low, high, tolerance)
 
 
 def _of_drafts(drafts: int | None, length: float | None, needed: Mapping[str, float | None]) -> dict[str, Any]:

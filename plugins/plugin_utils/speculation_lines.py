@@ -35,6 +35,8 @@ def interval(found: Mapping[str, Any], unit: str = "", scale: float = 1.0, digit
 
 def _configuration(one: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = [(one["arm"], f"{one['verdict'].upper()}: speed-up {interval(one['speedup'], 'x')}")]
+    if one.get("verdict_note"):
+        rows.append(("", one["verdict_note"]))
     if one["accept_length"]["value"] is not None:
         rows += [
             (

@@ -24,6 +24,8 @@ REPETITIVE = 0.2
 CACHED = 0.05
 #: Share of the cycles that draft nothing, below which nobody would notice.
 IDLE = 0.05
+#: Algorithms that find their drafts in the text, by the names that engines have for them.
+_LOOKUP = re.compile(r"n-?gram|lookup|suffix", re.IGNORECASE)
 #: The limit on requests at the same time, as SGLang and vLLM call it.
 _LIMIT = re.compile(r"max[ _-]running[ _-]requests|max[ _-]num[ _-]seqs", re.IGNORECASE)
 
@@ -34,7 +36,8 @@ def find(
     """The traps of a configuration, from its figures, its starts' records and those of the base."""
     if not own or not base:
         return []
-    found = [*_effect(document, configuration["arm"]), *_draft(configuration, own)]
+    found = [*_effect(document, configuration["arm"]), *_draft(document, configuration, own)]
+    found += _untold(document, configuration["arm"], own)
     found += _limits(document, configuration["arm"])
     found += [*_lengths(configuration, own), *_texts(own), *_caches(own, base), *_others(own, base)]
     return [{"name": name, "text": text} for name, text in found]
@@ -61,8 +64,10 @@ def _effect(document: Mapping[str, Any], arm: str) -> Iterator[tuple[str, str]]:
         )
 
 
-def _draft(configuration: Mapping[str, Any], own: Sequence[Record]) -> Iterator[tuple[str, str]]:
-    length = configuration["accept_length"]["value"]
+def _draft(
+    document: Mapping[str, Any], configuration: Mapping[str, Any], own: Sequence[Record]
+) -> Iterator[tuple[str, str]]:
+    length, depth = configuration["accept_length"]["value"], configuration["drafts"]
     drafts, cycles = sum(_told(own, "drafts")), sum(_told(own, "cycles"))
     if length is None:
         yield (
@@ -72,11 +77,23 @@ def _draft(configuration: Mapping[str, Any], own: Sequence[Record]) -> Iterator[
         )
     elif cycles and not drafts and _told(own, "drafts"):
         yield "nothing drafted", "no token was drafted in any cycle: what was measured is not speculation"
+    elif length <= speculation.MISCONFIGURED and _looks_up(document, configuration["arm"]):
+        yield (
+            "nothing to look up",
+            f"accept length {length:.2f}: next to nothing of what was looked up is accepted. Lookup drafts what stood "
+            "in the text before: it pays where answers repeat their prompt or themselves, and these hardly do",
+        )
     elif length <= speculation.MISCONFIGURED:
         yield (
             "draft misconfigured",
             f"accept length {length:.2f}: next to nothing of the draft is accepted. It is hardly the draft of this "
             "model (random or other weights, another tokenizer), or of this method (an EAGLE-3 draft run as EAGLE)",
+        )
+    if length and depth and length > depth + 1:
+        yield (
+            "impossible accept length",
+            f"accept length {length:.2f}, and a cycle of {depth} drafts gives {depth + 1} tokens at most: the drafts "
+            "are more than was declared, or what was counted is not this level's. Acceptance is not known",
         )
     if drafts and cycles and drafts < (1.0 - IDLE) * cycles:
         accepted = sum(_told(own, "accepted"))
@@ -91,6 +108,28 @@ def _draft(configuration: Mapping[str, Any], own: Sequence[Record]) -> Iterator[
             "accept length of the last interval",
             "the engine has no counters of speculation: the accept length is that of its last interval, not of the "
             "level",
+        )
+
+
+def _looks_up(document: Mapping[str, Any], arm: str) -> bool:
+    """Whether an arm drafts from the text instead of with a model."""
+    declared = next(one["declared"] for one in document["arms"] if one["name"] == arm)
+    told = (declared.get("llm_server") or {}).get("speculation") or {}
+    return not told.get("draft_model") and bool(_LOOKUP.search(str(told.get("algorithm"))))
+
+
+def _untold(document: Mapping[str, Any], arm: str, own: Sequence[Record]) -> Iterator[tuple[str, str]]:
+    """Starts without an accept length, where others have one."""
+    numbers = [one["number"] for one in document["starts"] if one["arm"] == arm]
+    silent = [
+        str(number)
+        for number, record in zip(numbers, own)
+        if not (_level(record).get("speculation") or {}).get("accept_length")
+    ]
+    if silent and len(silent) < len(own):
+        yield (
+            "starts without an accept length",
+            f"start {', '.join(silent)} told none: accept length, cycle and break-even are of the blocks of the others",
         )
 
 

@@ -189,7 +189,7 @@ def test_a_file_that_is_edited_between_the_arms_stops_it_until_it_is_accepted(be
     output = bed.run(rc=2, **SHORT)
     words = " ".join(output.split())
     assert "NOT DECLARED package thing: 1.0 in quick, 2.0 in slow" in words
-    assert "compare_allow: ['package thing']" in words
+    assert 'compare_allow: ["package thing"]' in words
     refused = bed.document()
     assert (refused["state"], len(refused["starts"])) == ("refused", 2)
     again = bed.run(rc=2, **SHORT)

@@ -89,7 +89,8 @@ def comparison(
     """A comparison, started and judged as the role does it: arm -> how fast it is. ``stop``: after so many starts."""
     dice = random.Random(3)
     arms = [{"name": name, "declared": {"llm_server": {"extra_args": {"arm": name}}}} for name in factors]
-    declaration = {"arms": [{"name": name, "variables": {}} for name in factors]}
+    declared = [{"name": name, "variables": {}} for name in factors]
+    declaration = {"arms": declared, "tolerance": 0.02, "looks": list(looks)}
     document = comparisons.new(host, kind, "Base against others", arms, declaration, 0.02, looks)
     document.update(id=identifier(900), created_at="2026-11-29T21:00:00Z")
     document["differences"] = [

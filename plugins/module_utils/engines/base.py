@@ -123,6 +123,8 @@ class Engine:
     #: Log lines in which the engine says that it runs with another value than it was given or than usual; group 1 is
     #: what is told of them.
     adjustments: tuple[str, ...] = ()
+    #: In these, numbers of the moment, which differ from start to start of one declaration: told as "N".
+    adjustment_passing: str = ""
     #: Flags that are other names of an argument: name (with underscores) -> the engine's own name for it.
     same_argument: ClassVar[Mapping[str, str]] = {}
 

@@ -90,6 +90,8 @@ class VLLM(Engine):
         r"(?:WARNING|INFO) .*?\] (.*\b(?:Overriding|Auto-(?:en|dis)abl\w+|will be disabled|Falling back to)\b.*)",
         r"(?:WARNING|INFO) .*?\] (.*\b(?:is|are|was) (?:reset|adjusted|overridden|lowered|reduced) .*)",
     )
+    # What memory was free for; what it is overridden with follows in the sentence, and was declared.
+    adjustment_passing = r"(?<=num_gpu_blocks=)\d+"
     supports_ignore_eos = True
     supports_min_tokens = True
     api_key_variable = "VLLM_API_KEY"

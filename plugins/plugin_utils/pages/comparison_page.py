@@ -32,6 +32,12 @@ _LOAD = (
 _STATES = {"running": "not finished", "exhausted": "all planned starts are done"}
 
 
+def _state(document: Document) -> str:
+    if document["state"] == "exhausted" and comparisons.remaining(document):
+        return "ended early: too few blocks can be used"
+    return _STATES.get(document["state"], document["state"])
+
+
 def of(records_dir: str, host: str, identifier: str) -> str:
     """The page of a comparison by its id. Raises RecordError when there is none, PageError when it is damaged."""
     document = comparisons.read(records_dir, host, identifier)
@@ -63,7 +69,7 @@ def page(document: Document, record: Callable[[str], dict[str, Any] | None]) -> 
 def _page(document: Document, record: Callable[[str], dict[str, Any] | None]) -> str:
     document = _complete(document)
     starts = document["starts"]
-    kept = {one["number"]: record(one["record"]) for one in starts if one["record"]}
+    kept = {one["number"]: _whole(record(one["record"])) for one in starts if one["record"]}
     drawn = {
         "starts": _starts_chart(document),
         "ratio": _ratio_chart(document),
@@ -75,7 +81,7 @@ def _page(document: Document, record: Callable[[str], dict[str, Any] | None]) ->
         "comparison.html.j2",
         document=document,
         headline=headline(document),
-        state=_STATES.get(document["state"], document["state"]),
+        state=_state(document),
         starts=starts,
         planned=len(comparisons.planned(document)),
         arms=[_arm(one, starts) for one in document["arms"]],
@@ -89,12 +95,25 @@ def _page(document: Document, record: Callable[[str], dict[str, Any] | None]) ->
     )
 
 
+def _whole(record: dict[str, Any] | None) -> dict[str, Any] | None:
+    """A record if the page can be made from it; None for a damaged one, as for one that is gone."""
+    if record is None:
+        return None
+    try:
+        under_load.summary(record["measurement"], record["fingerprints"])
+        explanations.between(record, record)
+        verdict.state(record)
+    except (LookupError, TypeError, AttributeError, ValueError):
+        return None
+    return record
+
+
 # What may be missing of a start, a pair, a configuration: what it was not asked for, or is not known yet.
 _START = dict.fromkeys(("record", "value", "ready_s", "finished_at", "seconds", "accept_length", "gpu"))
 _LISTS: dict[str, Any] = {"repeats": (), "weak": (), "notes": ()}
 _PAIR = dict.fromkeys(("ratio", "ratio_low", "ratio_high", "confidence", "blocks", "mde", "reasons"))
 _CONFIGURATION = dict.fromkeys(
-    ("drafts", "needed_acceptance", "ceiling", "acceptance_per_position", "would_pay_if", "traps")
+    ("verdict_note", "drafts", "needed_acceptance", "ceiling", "acceptance_per_position", "would_pay_if", "traps")
 )
 _MEASURED = dict.fromkeys(("value", "low", "high"))
 
@@ -159,9 +178,10 @@ def _pays(one: Document) -> dict[str, str]:
     word = one["verdict"]
     measured = f"accept length {words.number(length['value'])}, break-even {words.number(needed['value'])}"
     speed = words.number(one["speedup"]["value"])
+    note = f": {one['verdict_note']}" if one["verdict_note"] else ""
     text = {
         "pays": f"{one['arm']} pays: {measured}, {speed} times as fast.",
-        "does not pay": f"{one['arm']} does not pay: {measured}, {speed} times as fast.",
+        "does not pay": f"{one['arm']} does not pay: {measured}, {speed} times as fast{note}.",
     }.get(word, f"Whether {one['arm']} pays is not decided: {measured}.")
     return {"verdict": word, "text": text}
 

@@ -58,7 +58,17 @@ def test_the_limit_that_eagle_lowers_silently_stands_in_the_way_and_nothing_else
     assert "follows from argument --speculative" in covered["resolved argument speculative_draft_model_revision"]
     text = arm_state.refusal(rows, "base")
     assert f"NOT DECLARED  {MAX_RUNNING}: None in base, 48 in eagle" in text
-    assert f"compare_allow: ['{MAX_RUNNING}']" in text
+    assert f'compare_allow: ["{MAX_RUNNING}"]' in text
+    assert "If it was repaired on the host: -e compare_anew=true" in text
+
+
+def test_what_the_refusal_names_can_be_pasted():
+    """Sentences of an engine have apostrophes, quotes and colons."""
+    what = 'the engine says: FlashInfer can\'t use "x": falling back to Triton \u2026'
+    rows = arm_state.differences("b", ({}, {}), ({}, {what: "yes"}), COVERS, [])
+    told = arm_state.refusal(rows, "a").partition("compare_allow: ")[2]
+    assert yaml.safe_load(told) == [what]
+    assert arm_state.undeclared(arm_state.differences("b", ({}, {}), ({}, {what: "yes"}), COVERS, [what])) == []
 
 
 @pytest.mark.parametrize("allow", [[MAX_RUNNING], ["resolved argument max_running*"]])

@@ -16,14 +16,14 @@ from ansible_collections.groundstate.llm.plugins.plugin_utils import (
 BETWEEN, WITHIN, REPEATS = 0.015, 0.003, 5
 
 
-def made(arms=("A", "B"), looks=comparisons.LOOKS, tolerance=0.02):
+def made(arms=("A", "B"), looks=comparisons.LOOKS, tolerance=0.02, kind="compare"):
     told = [{"name": name, "declared": {}} for name in arms]
-    return comparisons.new("h", "compare", "t", told, {}, tolerance, looks)
+    return comparisons.new("h", kind, "t", told, {}, tolerance, looks)
 
 
-def run(dice, effects, drift=0.0, looks=comparisons.LOOKS, tolerance=0.02, between=BETWEEN):
+def run(dice, effects, drift=0.0, looks=comparisons.LOOKS, tolerance=0.02, between=BETWEEN, kind="compare"):
     """A whole comparison, until it is over. ``effects``: arm -> share; ``drift``: share from start to start."""
-    document = made(tuple(effects), looks, tolerance)
+    document = made(tuple(effects), looks, tolerance, kind)
     for start in comparisons.planned(document):
         level = math.log(100.0) + math.log1p(effects[start["arm"]]) + drift * start["number"] + dice.gauss(0, between)
         repeats = [math.exp(level + dice.gauss(0, WITHIN)) for _ in range(REPEATS)]
@@ -68,6 +68,16 @@ def test_three_equal_arms_are_no_three_chances():
     runs = [verdicts(run(dice, {"A": 0, "B": 0, "C": 0}, tolerance=1e-9)) for _ in range(trials)]
     alarms = sum(bool({"faster", "slower"} & set(one)) for one in runs)
     assert alarms / trials <= 0.05 + 1.5 * math.sqrt(0.05 * 0.95 / trials)
+
+
+def test_speculation_at_the_edge_is_called_paying_in_at_most_5_of_100():
+    """It is exactly as fast as the tolerance wants, the worst case, and its starts end once it does not pay."""
+    dice = random.Random(10)
+    trials = 200
+    runs = [run(dice, {"A": 0, "B": 0.02}, kind="speculation") for _ in range(trials)]
+    wrong = sum(one["result"]["pairs"][0]["ratio_low"] > 1.02 for one in runs)
+    assert wrong / trials <= 0.05
+    assert {one["state"] for one in runs} == {"decided", "exhausted"}
 
 
 @pytest.mark.parametrize(("effect", "wanted"), [(-0.10, "slower"), (0.10, "faster"), (-0.3, "slower")])
@@ -146,6 +156,23 @@ def test_a_block_with_a_start_that_says_nothing_is_left_out_and_told():
     assert pair["ratio"] == pytest.approx(1.0, abs=0.01)
     assert pair["reasons"][0].startswith("block 1 is left out, start 2 of B: the client")
     assert document["state"] == "exhausted" or pair["verdict"] in verdict.CONCLUSIVE
+
+
+def test_an_arm_whose_starts_never_count_ends_at_the_first_look_and_says_why_once():
+    document = made()
+    for start in comparisons.planned(document):
+        weak = ["the client, not the server, was the limit"] if start["arm"] == "B" else []
+        comparisons.add(document, {**start, **plain([100.0], weak=weak)})
+        if comparison_verdict.look(document):
+            break
+    assert (document["state"], len(document["starts"])) == ("exhausted", 6)
+    [pair] = document["result"]["pairs"]
+    assert pair["verdict"] == "inconclusive"
+    assert pair["reasons"][0] == (
+        "blocks 1, 2, 3 are left out, starts 2, 3, 6 of B: the client, not the server, was the limit"
+    )
+    assert "the starts end here: none of 3 blocks can be used" in pair["reasons"][-1]
+    assert len(pair["reasons"]) == 3
 
 
 def test_drift_is_told_with_its_size():

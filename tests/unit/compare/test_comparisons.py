@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -24,7 +25,7 @@ SERVER = {"name": "local", "engine": "llama_cpp", "model": "/m.gguf"}
 
 def document(arms=("A", "B"), looks=(3, 5)):
     declared = [{"name": name, "variables": {"llm_server": SERVER, "x": name}} for name in arms]
-    declaration = {"arms": declared, "looks": list(looks)}
+    declaration = {"arms": declared, "looks": list(looks), "tolerance": 0.02}
     told = [{"name": name, "declared": {}} for name in arms]
     return comparisons.new("h", "compare", "t", told, declaration, 0.02, looks)
 
@@ -219,12 +220,30 @@ def test_a_start_in_another_state_than_its_arm_was_is_noted(tmp_path):
                              f"{RECORD['fingerprints']['before']['sections']['kernel']['release']} -> 9.9"]  # fmt: skip
 
 
+@pytest.mark.parametrize("written", [None, -7140.0])
+def test_a_clock_that_was_set_back_makes_no_negative_times(tmp_path, written):
+    made = document()
+    keep(tmp_path, made)
+    made["starts"][0]["seconds"] = 60.0
+    late = {**found(2), "began": time.time() + 7200.0}
+    kept = comparison_steps.keep(
+        str(tmp_path), made, comparisons.remaining(made)[0], late, comparison_steps.Policy(allow=["*"])
+    )
+    assert kept["seconds"] == 0.0
+    if written is not None:  # as documents have it from before
+        made["starts"][1]["seconds"] = written
+    line = comparison_lines.begins(made, comparisons.remaining(made)[0])
+    assert "60 s so far, about 4 min to the look at 3 blocks, 8 min at most" in line
+    assert "2 in 60 s, unfinished" in "\n".join(comparison_lines.result(made, "p"))
+
+
 def test_two_runs_of_one_comparison_do_not_count_a_start_twice(tmp_path):
     made = document()
     start = comparisons.remaining(made)[0]
     keep(tmp_path, made)
     with pytest.raises(records.RecordError, match="another run works on it"):
         comparison_steps.keep(str(tmp_path), made, start, found(2), comparison_steps.Policy())
+    assert len(records.identifiers(str(tmp_path), "h")) == 1, "the one that came too late leaves no record either"
 
 
 # --- a document that something else changed ----------------------------------------------------------
@@ -300,6 +319,8 @@ def test_whatever_is_wrong_in_a_document_it_is_refused_by_name_or_does_no_harm(t
         ("starts", lambda made: [{**made["starts"][0], "arm": "B"}]),
         ("starts", lambda made: [{**made["starts"][0], "record": "../../etc/passwd"}]),
         ("starts", lambda made: [{**made["starts"][0], "repeats": [0.0]}]),
+        ("starts", lambda made: [{**made["starts"][0], "value": 1e-307}]),
+        ("starts", lambda made: [{**made["starts"][0], "repeats": [1e308]}]),
         ("blocks", lambda made: [["A", "A"]] * 3),
         ("blocks", lambda made: made["blocks"][:2]),
         ("looks", lambda made: [3, 2]),
@@ -307,6 +328,10 @@ def test_whatever_is_wrong_in_a_document_it_is_refused_by_name_or_does_no_harm(t
         ("arms", lambda made: [made["arms"][0]] * 2),
         ("state", lambda made: "winning"),
         ("tolerance", lambda made: 1.0),
+        ("tolerance", lambda made: 0.3),
+        ("looks", lambda made: [1, 3]),
+        ("declaration_hash", lambda made: "x"),
+        ("declaration_hash", lambda made: made["declaration_hash"][::-1]),
     ],
 )
 def test_parts_that_do_not_fit_each_other_are_named(tmp_path, part, value):
@@ -314,6 +339,15 @@ def test_parts_that_do_not_fit_each_other_are_named(tmp_path, part, value):
     made[part] = value(made)
     comparisons.write(str(tmp_path), made)
     with pytest.raises(records.RecordError, match=rf"is damaged \(.*{part}.*\); move its folder away"):
+        comparisons.read(str(tmp_path), "h", made["id"])
+
+
+def test_a_declaration_that_was_edited_by_hand_is_named(tmp_path):
+    """It was found by the hash that stands beside it, and went on, or ended with an error of Python."""
+    made = compared_before()
+    made["declaration"]["arms"][0]["variables"]["llm_server"] = 5
+    comparisons.write(str(tmp_path), made)
+    with pytest.raises(records.RecordError, match=r"is damaged \(declaration_hash\)"):
         comparisons.read(str(tmp_path), "h", made["id"])
 
 
@@ -339,14 +373,25 @@ def test_a_new_comparison_tells_of_the_damaged_one_that_it_does_not_go_on_with(t
     assert path.read_text() == "{", "what is damaged is left for a person to look at"
 
 
-@pytest.mark.parametrize("part", ["seconds", "block", "weak"])
-def test_a_damaged_record_of_a_start_is_named_when_it_would_be_adopted(tmp_path, part):
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        *((part, {"no": "number"}) for part in ("seconds", "block", "weak")),
+        ("arm", "B"),
+        ("arm", "C"),
+        ("position", 2),
+        ("block", 2),
+        ("number", 999),
+    ],
+)
+def test_a_damaged_record_of_a_start_is_named_when_it_would_be_adopted(tmp_path, part, value):
+    """Taken over, it would make the whole document one that is damaged, and lose all its starts."""
     made, _fate, _warnings = steps(tmp_path)
     keep(tmp_path, made)
     [identifier] = records.identifiers(str(tmp_path), "h")
     path = Path(records.record_path(str(tmp_path), "h", identifier))
     record = json.loads(path.read_text())
-    record["comparison"][part] = {"no": "number"}
+    record["comparison"][part] = value
     path.write_text(json.dumps(record))
     comparisons.write(str(tmp_path), {**made, "starts": []})  # killed between the record and the document
     with pytest.raises(records.RecordError, match=f"{identifier}.json is damaged as a start of comparison"):

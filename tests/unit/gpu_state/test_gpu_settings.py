@@ -68,6 +68,8 @@ def test_forms_of_a_declaration(given_: dict[str, Any], wanted: dict[str, Any]):
         {"sm_mhz": -5},
         {"sm_mhz": 1500.5},
         {"sm_mhz": True},
+        {"sm_mhz": 10**400},
+        {"power_limit_w": 10**400},
         {"sm_mhz": {"min": 1}},
         {"memory_mhz": "fast"},
         {"power_limit_w": 0},

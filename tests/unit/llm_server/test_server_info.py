@@ -63,6 +63,17 @@ def test_what_eagle_changes_by_itself_is_in_the_log():
     assert resolved.adjustments(engine, base) == []
 
 
+def test_a_number_of_the_moment_makes_no_other_sentence_and_one_that_was_declared_does():
+    engine = get_engine("vllm")
+
+    def said(blocks, override):
+        line = f"INFO 11-30 10:00:00 [kv_cache_utils.py:1] Overriding num_gpu_blocks={blocks} with "
+        return resolved.adjustments(engine, [f"{line}num_gpu_blocks_override={override}"])
+
+    assert said(27351, 512) == said(27350, 512) == ["Overriding num_gpu_blocks=N with num_gpu_blocks_override=512"]
+    assert said(27351, 512) != said(27351, 256)
+
+
 def test_replies_that_make_no_sense_are_no_difference():
     for info in (None, [], "x", {"internal_states": None}, {"internal_states": ["x"], "tp_size": {}}):
         assert sglang(info, tensor_parallel=2) == []

@@ -132,6 +132,22 @@ def test_one_that_has_just_begun_says_how_far_it_is(tmp_path, stop):
     assert "rows-ratio" not in found.json
 
 
+def test_one_that_ended_for_want_of_usable_blocks_does_not_say_that_all_is_done(tmp_path):
+    document = page_data.comparison(tmp_path, "gpu1", {"base": 1.0, "other": 1.0}, looks=(3, 5))
+    document["state"] = "exhausted"
+    comparisons.write(str(tmp_path), document)
+    assert "ended early: too few blocks can be used" in page(tmp_path, document).words
+
+
+def test_a_gain_below_the_tolerance_is_told_beside_its_verdict():
+    measured = {"value": 1.01, "low": 1.005, "high": 1.015}
+    told = {"accept_length": measured, "break_even": measured, "speedup": measured, "arm": "eagle3"}
+    one = {**told, "verdict": "does not pay", "verdict_note": "it gains less than the tolerance of 2 %"}
+    document = {"speculation": {"configurations": [one]}, "result": None}
+    [line] = comparison_page.headline(document)
+    assert line["text"].endswith("1.01 times as fast: it gains less than the tolerance of 2 %.")
+
+
 def test_a_refused_one_says_why_nothing_was_measured(tmp_path):
     document = page_data.comparison(tmp_path, "gpu1", {"base": 1.0, "other": 1.0}, stop=0)
     document["state"] = "refused"
@@ -146,7 +162,12 @@ def test_records_that_are_gone_or_damaged_leave_what_the_document_kept(tmp_path)
     document = page_data.comparison(tmp_path, "gpu1", {"base": 1.0, "other": 1.0})
     for place, one in enumerate(document["starts"]):
         path = tmp_path / "gpu1" / f"{one['record']}.json"
-        path.unlink() if place % 2 else path.write_text("{")
+        if place % 2:
+            path.unlink()
+        elif place:
+            path.write_text("{")
+        else:  # readable, and no record of a start any more
+            path.write_text(json.dumps({**json.loads(path.read_text()), "fingerprints": {"before": None, "after": 5}}))
     found = page(tmp_path, document)
     assert len(found.json["rows-starts"]["starts"]) == 6
     labels = [told.get("aria-label") or "" for _tag, told in found.tags]

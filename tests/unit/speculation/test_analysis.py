@@ -96,6 +96,15 @@ def test_verdicts(compared, rate, spread, verdict):
     assert bool(one["would_pay_if"]) == (one["speedup"]["value"] <= 1.0)
 
 
+def test_a_gain_below_the_tolerance_does_not_pay_and_says_so(compared):
+    arms = {"base": BASE, "eagle3": {**DISPUTE, "rate": 1.01 * BASE["rate"]}}
+    document, records = compared(arms, spread=0.0005)
+    one = of(document, records)
+    assert (one["verdict"], one["would_pay_if"]) == ("does not pay", [])
+    found = speculation_analysis.analyse(document, records)
+    assert "it gains less than the tolerance of 2 %" in "\n".join(speculation_lines.lines(found))
+
+
 def test_two_configurations_are_judged_each_against_the_base(compared):
     ngram = {"rate": 110.0, "length": 1.6, "speculation": {"algorithm": "NGRAM", "draft_tokens": 5}}
     document, records = compared({"base": BASE, "eagle3": DISPUTE, "ngram": ngram}, engine="sglang", spread=0.002)
@@ -177,3 +186,20 @@ def test_the_interval_is_that_of_students_t(compared):
     rates = [math.log(one["repeats"][0]) for one in document["starts"] if one["arm"] == "eagle3"]
     expected = stats.mean_interval([math.log(2.0) - one for one in rates], 1 - 0.05 / 4)
     assert of(document, records)["cycle_s"]["low"] == pytest.approx(math.exp(expected.low), rel=1e-9)
+
+
+@pytest.mark.parametrize(("rate", "verdict"), [(97.5, "does not pay"), (115.0, "pays"), (102.0, "inconclusive")])
+def test_the_starts_end_when_the_question_is_answered(compared, rate, verdict):
+    """Slower or as fast: that may be open, and it does not pay either way."""
+    arms = {"base": {"rate": 100.0}, "eagle3": {**DISPUTE, "rate": rate}}
+    document, records = compared(arms, spread=0.004, seed=3)
+    assert of(document, records)["verdict"] == verdict
+    assert comparison_verdict.look(document) is (verdict != "inconclusive")
+    assert document["state"] == ("running" if verdict == "inconclusive" else "decided")
+    [pair] = document["result"]["pairs"]
+    if rate == 97.5:
+        assert pair["verdict"] == "inconclusive"
+        assert pair["reasons"] == [
+            "that it does not pay is decided: it is surely not faster by more than the tolerance"
+        ]
+        assert comparison_verdict.look({**document, "kind": "compare", "state": "running"}) is False

@@ -143,6 +143,36 @@ def test_the_filter_takes_what_templates_give():
         even(12.1, -1, 2.0, 2)
     with pytest.raises(AnsibleFilterError, match="break_even: "):
         even(None, 60, 2.0, 2)
+    assert even(12.1, 60, 2.0, "2.0") == even(12.1, 60, 2.0, 2.0) == even(12.1, 60, 2.0, 2)
+
+
+@pytest.mark.parametrize(
+    ("drafts", "says"),
+    [
+        (2.9, "drafts: 2.9 is not a whole number"),
+        ("2.9", "drafts: '2.9' is not a whole number"),
+        (True, "drafts: True is not a number"),
+        (math.inf, "drafts: inf is not a whole number"),
+        (math.nan, "drafts: nan is not a whole number"),
+        ("two", "drafts: 'two' is not a number"),
+        (10**400, "is not a number"),
+    ],
+)
+def test_the_filter_makes_no_other_number_of_what_it_is_given(drafts, says):
+    with pytest.raises(AnsibleFilterError, match=f"break_even: .*{says}"):
+        FilterModule().filters()["break_even"](12.1, 60, 2.0, drafts)
+
+
+def test_a_number_that_is_too_large_is_not_called_negative():
+    with pytest.raises(ValueError, match=r"rate: 1e\+09 is not a number above 0 and below 1e9"):
+        speculation.calculate(12.1, 1e9, 2.0, 2)
+
+
+def test_at_break_even_no_change_from_a_number_to_itself_is_asked_for():
+    found = speculation.calculate(12.1, 82.6, 2.0, 2)
+    assert found["would_pay_if"] == [
+        "next to nothing: within rounding, a cycle of 24.2 ms at this accept length is break-even"
+    ]
 
 
 def test_the_command_shows_the_same_as_text_and_as_json(capsys):

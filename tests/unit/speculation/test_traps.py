@@ -36,6 +36,29 @@ def test_a_draft_that_is_hardly_accepted_is_a_bad_one_but_no_trap(traps):
     assert "draft misconfigured" not in traps(length=1.06)
 
 
+@pytest.mark.parametrize("algorithm", ["ngram", "NGRAM", "suffix"])
+def test_lookup_has_no_draft_that_could_be_the_wrong_one(traps, algorithm):
+    told = traps(length=1.03, speculation={"algorithm": algorithm, "draft_tokens": 4})
+    assert "draft misconfigured" not in told
+    assert "accept length 1.03: next to nothing of what was looked up" in told["nothing to look up"]
+
+
+def test_more_tokens_than_a_cycle_can_give(traps):
+    told = traps(length=3.3)
+    assert "accept length 3.30, and a cycle of 2 drafts gives 3 tokens at most" in told["impossible accept length"]
+
+
+def test_one_start_without_an_accept_length_leaves_those_of_the_others(compared):
+    document, records = compared({"base": BASE, "spec": GOOD})
+    silent = [one for one in document["starts"] if one["arm"] == "spec"][1]
+    records[silent["record"]]["measurement"]["levels"][0]["speculation"] = None
+    (one,) = speculation_analysis.analyse(document, records)["configurations"]
+    assert one["accept_length"]["value"] == pytest.approx(2.0)
+    assert one["break_even"]["low"] <= one["break_even"]["value"] == pytest.approx(8 / 3)
+    assert [trap["name"] for trap in one["traps"]] == ["starts without an accept length"]
+    assert one["traps"][0]["text"].startswith(f"start {silent['number']} told none")
+
+
 def test_nothing_was_drafted_at_all(traps, window):
     told = traps(level={"speculation": window(1.0, drafts=0, draft_tokens=0)})
     assert "nothing drafted" in told

@@ -69,6 +69,12 @@ def test_without_speculation_there_is_nothing_or_nothing_drafted():
     assert (found["accept_length"], found["cycles"], found["drafts"]) == (1.0, 9, 0)
 
 
+def test_what_was_accepted_and_not_drafted_is_counted_as_nothing():
+    delta = {"drafts": 0.0, "accepted_tokens": 90.0, "generated_tokens": 100.0}
+    assert speculation_window.window(delta, None, [], 100, 1) is None
+    assert speculation_window.window(delta, 2.0, [], 100, 1)["source"] == "gauge"
+
+
 def test_somebody_elses_tokens_do_not_mix_with_our_own():
     """1000 tokens in all, 400 accepted in all; ours are 100 of them."""
     delta = {"drafts": 500.0, "accepted_tokens": 400.0, "generated_tokens": 1001.0}
