@@ -90,7 +90,7 @@ def test_vllm_with_ngram_speculation(tmp_path, vllm_env):
         # What speculation turns off besides is a difference that nobody declared: here vLLM itself tells of one.
         arms = {**speculating(algorithm="ngram", draft_tokens=3), "compare_leave": "stopped"}
         refused = bed.run(rc=2, **arms)
-        assert "NOT DECLARED  the engine says: Async scheduling" in refused
+        assert "NOT DECLARED  the engine says: Async scheduling" in refused, refused
         assert len(bed.document()["starts"]) == 2
         bed.run(**arms, compare_allow=["the engine says: Async scheduling*"])
         check(bed, "--speculative-config")
