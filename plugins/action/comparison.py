@@ -49,15 +49,6 @@ ARGUMENTS = {
     "info": {"type": "dict", "default": {}},
     "left": {"type": "str", "default": ""},
 }
-#: Of all arms these are kept, whether or not an arm sets them: they decide what is compared.
-DECIDING = (
-    "llm_server",
-    "nccl_profile_name",
-    "nccl_profiles",
-    "ml_env_lock",
-    "ml_env_path",
-    "baseline_workload",
-)
 
 
 class ActionModule(ActionBase):
@@ -109,7 +100,7 @@ class ActionModule(ActionBase):
         chosen = arms.chosen(ways)
         names = arms.names(chosen)
         self._refuse(chosen, names)
-        made, values = self._made(arguments, chosen, names)
+        made, values, inventory = self._made(arguments, chosen, names)
         check = self._task.check_mode
         document, fate, warnings = comparison_steps.begin(self.directory, made, self.policy, arguments["anew"], check)
         base = comparisons.reference(document)
@@ -136,8 +127,11 @@ class ActionModule(ActionBase):
             "last_arm": document["starts"][-1]["arm"] if document["starts"] else "",
             "looks": [one for one in looks if one["starts"]],
             "differences": document["differences"],
-            "variables": values,
+            "variables": {arm: {name: one[name] for name in names} for arm, one in values.items()},
             "names": names,
+            "env_differs": arms.differ(values.values(), "ml_env_"),
+            "clocks": any(one.get(arms.CLOCKS) for one in values.values()) or arms.CLOCKS in names,
+            "clocks_after": inventory if arms.differ([inventory, *values.values()], arms.CLOCKS) else {},
             "summary": lines,
             # The arms' variables may hold keys.
             "_ansible_no_log": True,
@@ -163,15 +157,15 @@ class ActionModule(ActionBase):
 
     def _made(
         self, arguments: dict[str, Any], chosen: list[arms.Arm], names: list[str]
-    ) -> tuple[comparisons.Document, dict[str, dict[str, Any]]]:
-        """A new comparison, and the final variables of its arms."""
+    ) -> tuple[comparisons.Document, dict[str, dict[str, Any]], dict[str, Any]]:
+        """A new comparison, the final variables of its arms, and the clocks that the inventory declares."""
         known: dict[str, Any] = {}
         options: dict[str, dict[str, Any]] = {}
         for role in self.roles.values():
             known.update({**role.defaults, **role.internal})
             specs.merge(options, role.options)
         inventory = {**known, **self.variables}
-        deciding = sorted({*names, *(name for name in DECIDING if name in inventory)})
+        deciding = sorted({*names, *(name for name in arms.deciding(options) if name in inventory)})
         values = {arm["name"]: arms.variables(arm, deciding, inventory, self._final) for arm in chosen}
         together = [name for name, one in values.items() if (one.get("llm_server") or {}).get("multi_host")]
         if together:
@@ -197,7 +191,9 @@ class ActionModule(ActionBase):
             arguments["tolerance"],
             arguments["looks"],
         )
-        return document, {arm: {name: one[name] for name in names} for arm, one in values.items()}
+        clocks = [name for name in deciding if name.startswith(arms.CLOCKS)]
+        none = {"name": "of the inventory", "vars": {}}
+        return document, values, arms.variables(none, clocks, inventory, self._final)
 
     def _final(self, name: str, raw: Any, context: dict[str, Any]) -> Any:
         try:

@@ -167,6 +167,21 @@ names:
   type: list
   elements: str
   sample: [nccl_profile_name]
+env_differs:
+  description: Whether the arms come to different environments, by variables of their own or by others made of these.
+  returned: with O(state=planned)
+  type: bool
+  sample: false
+clocks:
+  description: Whether some arm, or the inventory for all of them, has clocks that are to be set.
+  returned: with O(state=planned)
+  type: bool
+  sample: true
+clocks_after:
+  description: C(gpu_clocks) and C(gpu_clocks_gpus) of the inventory, where an arm has others. Empty where none has.
+  returned: with O(state=planned)
+  type: dict
+  sample: {gpu_clocks: {}, gpu_clocks_gpus: [all]}
 looks:
   description: What is left to be done, C(blocks) of each look, and its C(starts) with number, block, position and arm.
   returned: with O(state=planned)

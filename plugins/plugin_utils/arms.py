@@ -22,8 +22,18 @@ MERGED = ("llm_server", "baseline_workload")
 CLOCKS = "gpu_clocks"
 #: Where things are kept, and the comparison itself, are the same for all arms.
 _FIXED = re.compile(r"(groundstate|compare|speculation|ansible|preflight)_|baseline_(?!workload)")
+#: Whether or not an arm sets them, what roles know under these names decides what is compared ...
+_DECIDING = re.compile(r"(ml_env|gpu_clocks|nccl_profile|llm_server)(s?_|s?$)|baseline_workload$")
+#: ... but for what leads to the same environment and server: where packages come from (an address may hold a
+#: password), how long is waited, what is kept or looked at.
+_PASSING = re.compile(
+    r"ml_env_(bundle.*|index_url|extra_index_urls|find_links|torch_index|installer|hub_token|keep|timeout_s|verify"
+    r"|models_warm|repair_in_use)|llm_server_(ready_timeout_s|stall_s|phase_timeouts|keep_logs)|nccl_profile_preflight.*"
+)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,39}")
 _KEYS = ("name", "vars", "clocks")
+#: An address with a password in it.
+_SECRET_ADDRESS = re.compile(r"\w://[^/@\s]*:[^/@\s]+@")
 #: Of variables that no role describes.
 _SECRET = re.compile(r"token|password|secret|api_key", re.IGNORECASE)
 MOST_ARMS = 8
@@ -91,6 +101,17 @@ def names(arms: Iterable[Arm]) -> list[str]:
     return sorted({name for arm in arms for name in arm["vars"]})
 
 
+def deciding(options: Iterable[str]) -> list[str]:
+    """Of the variables that roles know those that decide what is compared: an arm may change them by way of others."""
+    return sorted(name for name in options if _DECIDING.match(name) and not _PASSING.fullmatch(name))
+
+
+def differ(sides: Iterable[Mapping[str, Any]], prefix: str) -> bool:
+    """Whether final variables with this prefix are not the same on all sides."""
+    seen = [{name: value for name, value in one.items() if name.startswith(prefix)} for one in sides]
+    return any(one != seen[0] for one in seen)
+
+
 def variables(
     arm: Arm,
     wanted: Sequence[str],
@@ -147,7 +168,7 @@ def _mask(name: str, value: Any, option: Mapping[str, Any] | None) -> Any:
         if secret:
             return {key: _hash(one) for key, one in value.items()}
         return {key: _mask(str(key), one, inner.get(key, None if option is None else {})) for key, one in value.items()}
-    if secret:
+    if secret or (isinstance(value, str) and _SECRET_ADDRESS.search(value)):
         return _hash(value)
     return [_mask(name, one, option) for one in value] if isinstance(value, list) else value
 

@@ -117,6 +117,25 @@ def test_an_arm_without_a_value_that_another_sets_is_told():
         final({"name": "a", "vars": {}}, ["mine"], {})
 
 
+def test_what_decides_is_compared_and_waiting_and_addresses_do_not_decide():
+    options = ["llm_server", "llm_server_keep_logs", "ml_env_lock", "ml_env_hub_token", "gpu_clocks"]
+    assert arms.deciding([*options, "nccl_profiles", "baseline_accept"]) == [
+        "gpu_clocks",
+        "llm_server",
+        "ml_env_lock",
+        "nccl_profiles",
+    ]
+    sides = [{"ml_env_lock": "a", "gpu_clocks": {}}, {"ml_env_lock": "b", "gpu_clocks": {}}]
+    assert arms.differ(sides, "ml_env_")
+    assert not arms.differ(sides, "gpu_clocks")
+
+
+def test_an_address_with_a_password_is_a_hash():
+    shown = arms.masked({"mine": ["https://me:not-this@index/"], "other": "http://index:80/a@b"}, {})
+    assert "not-this" not in str(shown)
+    assert shown["other"] == "http://index:80/a@b"
+
+
 def test_secrets_are_hashes_whether_a_role_or_only_a_name_says_so():
     options = {
         "llm_server": {"options": {"api_key": {"no_log": True}, "secret_env": {"no_log": True}, "env": {}}},
