@@ -49,6 +49,8 @@ ARGUMENTS = {
     "info": {"type": "dict", "default": {}},
     "left": {"type": "str", "default": ""},
 }
+#: The arm whose variables are facts; the role notes it with them.
+HOLDS = "compare_arm_result"
 
 
 class ActionModule(ActionBase):
@@ -91,6 +93,11 @@ class ActionModule(ActionBase):
     # --- planned -----------------------------------------------------------------------------------
 
     def _plan(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        if self.variables.get(HOLDS):
+            raise ValueError(
+                f"variables of arm {self.variables[HOLDS]} of another comparison hold until this ansible-playbook "
+                "ends, and would be taken for the inventory's; run this comparison with an ansible-playbook of its own"
+            )
         for check, name in ((comparisons.check_looks, "looks"), (verdict.check_tolerance, "tolerance")):
             try:
                 check(arguments[name])

@@ -131,3 +131,19 @@ def test_no_secret_is_in_the_document(planner):
     )
     [document] = planner.records.glob("h/comparisons/*/comparison.json")
     assert "not-this" not in document.read_text()
+
+
+def test_a_second_comparison_in_one_run_is_refused_since_arms_of_the_first_would_be_its_inventory(planner):
+    arms = [{"name": "a", "vars": {"ml_env_lock": "two"}}, {"name": "b", "vars": {"ml_env_lock": "three"}}]
+    take = {
+        "ansible.builtin.include_tasks": str(ROOT / "roles/compare/tasks/arm.yml"),
+        "vars": {"__compare_arm": "a"},
+    }
+    first = {"groundstate.llm.comparison": PLAN, "register": "compare_plan_result"}
+    second = {"groundstate.llm.comparison": PLAN, "register": "second"}
+    code, output = planner.play(first, take, second, compare_arms=arms)
+    assert code == 2, output
+    assert "variables of arm a of another comparison hold until this ansible-playbook ends" in " ".join(output.split())
+    # What was only planned, or shown, leaves nothing behind.
+    code, output = planner.play(first, second, compare_arms=arms)
+    assert code == 0, output
