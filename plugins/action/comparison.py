@@ -51,6 +51,8 @@ ARGUMENTS = {
 }
 #: The arm whose variables are facts; the role notes it with them.
 HOLDS = "compare_arm_result"
+#: Of the ways, the one that is read as it was written: the task has resolved it with the inventory's values.
+WRITTEN = "compare_arms"
 
 
 class ActionModule(ActionBase):
@@ -104,10 +106,13 @@ class ActionModule(ActionBase):
             except ValueError as error:
                 raise ValueError(f"compare_{name}: {error}") from error
         ways = {**arguments["ways"], "compare_profiles": arms.of_profiles(arguments["profiles"])}
+        options, inventory = self._known()
+        if ways.get(WRITTEN) and WRITTEN in self.variables:
+            ways[WRITTEN] = arms.written(self.variables[WRITTEN], inventory, self._final)
         chosen = arms.chosen(ways)
         names = arms.names(chosen)
         self._refuse(chosen, names)
-        made, values, inventory = self._made(arguments, chosen, names)
+        made, values, clocks = self._made(arguments, chosen, names, options, inventory)
         check = self._task.check_mode
         document, fate, warnings = comparison_steps.begin(self.directory, made, self.policy, arguments["anew"], check)
         base = comparisons.reference(document)
@@ -138,7 +143,7 @@ class ActionModule(ActionBase):
             "names": names,
             "env_differs": arms.differ(values.values(), "ml_env_"),
             "clocks": any(one.get(arms.CLOCKS) for one in values.values()) or arms.CLOCKS in names,
-            "clocks_after": inventory if arms.differ([inventory, *values.values()], arms.CLOCKS) else {},
+            "clocks_after": clocks if arms.differ([clocks, *values.values()], arms.CLOCKS) else {},
             "summary": lines,
             # The arms' variables may hold keys.
             "_ansible_no_log": True,
@@ -162,16 +167,24 @@ class ActionModule(ActionBase):
                 "it into the inventory"
             )
 
-    def _made(
-        self, arguments: dict[str, Any], chosen: list[arms.Arm], names: list[str]
-    ) -> tuple[comparisons.Document, dict[str, dict[str, Any]], dict[str, Any]]:
-        """A new comparison, the final variables of its arms, and the clocks that the inventory declares."""
+    def _known(self) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+        """What the roles say of their variables, and all variables of the host, as they were written."""
         known: dict[str, Any] = {}
         options: dict[str, dict[str, Any]] = {}
         for role in self.roles.values():
             known.update({**role.defaults, **role.internal})
             specs.merge(options, role.options)
-        inventory = {**known, **self.variables}
+        return options, {**known, **self.variables}
+
+    def _made(
+        self,
+        arguments: dict[str, Any],
+        chosen: list[arms.Arm],
+        names: list[str],
+        options: dict[str, dict[str, Any]],
+        inventory: dict[str, Any],
+    ) -> tuple[comparisons.Document, dict[str, dict[str, Any]], dict[str, Any]]:
+        """A new comparison, the final variables of its arms, and the clocks that the inventory declares."""
         deciding = sorted({*names, *(name for name in arms.deciding(options) if name in inventory)})
         values = {arm["name"]: arms.variables(arm, deciding, inventory, self._final) for arm in chosen}
         together = [name for name, one in values.items() if (one.get("llm_server") or {}).get("multi_host")]
@@ -181,6 +194,7 @@ class ActionModule(ActionBase):
                 "deploy and measure each declaration by itself"
             )
         declared = [{"name": name, "variables": arms.masked(one, options)} for name, one in values.items()]
+        own = {arm["name"]: arms.own(arm, inventory, self._final) for arm in chosen}
         title = arguments["title"] or " vs ".join(values)
         declaration = {
             "kind": arguments["kind"],
@@ -193,7 +207,7 @@ class ActionModule(ActionBase):
             self.host,
             arguments["kind"],
             title,
-            [{"name": arm["name"], "declared": arms.masked(arm["vars"], options)} for arm in chosen],
+            [{"name": arm["name"], "declared": arms.masked(own[arm["name"]], options)} for arm in chosen],
             declaration,
             arguments["tolerance"],
             arguments["looks"],

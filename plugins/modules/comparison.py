@@ -47,6 +47,8 @@ options:
         O(profiles) must not be empty.
       - An arm has a C(name), C(vars) (variables that take the place of the inventory's; C(llm_server) and
         C(baseline_workload) are merged into them) and C(clocks).
+      - Arms of C(compare_arms) are read from the variable of this name, as it was written, so that their templates see
+        the values of their own arm.
     type: dict
     default: {}
   profiles:

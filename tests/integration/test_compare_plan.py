@@ -147,3 +147,33 @@ def test_a_second_comparison_in_one_run_is_refused_since_arms_of_the_first_would
     # What was only planned, or shown, leaves nothing behind.
     code, output = planner.play(first, second, compare_arms=arms)
     assert code == 0, output
+
+
+@pytest.mark.parametrize("others", ["{{ my_arms }}", None])
+def test_a_template_of_an_arm_sees_its_own_arm(planner, others):
+    server = {"model": "{{ ml_env_path }}/m", "env": "{{ my_env }}"}
+    arms = [{"name": "old"}, {"name": "new", "vars": {"ml_env_lock": "two", "llm_server": server}}]
+    plan = planner.plan(my_arms=arms, my_env={"LIBX": "{{ ml_env_path }}"}, compare_arms=others or arms)
+    path = str(planner.folder / "home/envs/two")
+    server = plan["variables"]["new"]["llm_server"]
+    assert (server["model"], server["env"], server["name"]) == (f"{path}/m", {"LIBX": path}, "mock")
+    [document] = planner.records.glob("h/comparisons/*/comparison.json")
+    [_old, new] = json.loads(document.read_text())["arms"]
+    assert new["declared"]["llm_server"] == {"model": f"{path}/m", "env": {"LIBX": path}}
+
+
+def test_arms_that_a_template_makes_and_one_that_mentions_itself(planner):
+    made = "{{ [{'name': 'a'}, {'name': 'b', 'vars': {'ml_env_lock': ml_env_lock ~ '2'}}] }}"
+    assert planner.plan(compare_arms=made)["variables"]["b"] == {"ml_env_lock": "one2"}
+    server = {"model": "{{ ml_env_path }}", "env": "{{ llm_server.env | combine({'B': '2'}) }}"}
+    arms = [{"name": "a"}, {"name": "b", "vars": {"ml_env_lock": "{{ ml_env_lock }}3", "llm_server": server}}]
+    server = {**INVENTORY["llm_server"], "env": {"A": "1"}}
+    found = planner.plan(compare_arms=arms, llm_server=server)["variables"]["b"]
+    assert found["ml_env_lock"] == "one3"
+    assert found["llm_server"]["model"].endswith("/envs/one3")
+    assert found["llm_server"]["env"] == {"A": "1", "B": "2"}
+    arms = [
+        {"name": "a"},
+        {"name": "b", "vars": {"ml_env_lock": "{{ ml_env_python }}", "ml_env_python": "{{ ml_env_lock }}"}},
+    ]
+    assert "ml_env_lock cannot be resolved for an arm" in planner.refused(compare_arms=arms, ml_env_python="auto")
