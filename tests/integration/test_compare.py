@@ -121,6 +121,15 @@ def test_what_cannot_be_compared_is_refused_in_one_sentence_before_anything_is_c
     assert not bed.records.exists()
 
 
+def test_clocks_that_an_arm_cannot_have_are_refused_before_the_first_start(bed):
+    locked = {"name": "locked", "clocks": {"sm_mhz": 99999}}
+    output = bed.run(rc=2, compare_arms=[arm("free"), locked])
+    # Without a GPU it is that there is none; what else a driver refuses is in test_gpu_clocks.py.
+    assert "groundstate.llm.gpu_clocks : Set the clocks of the GPUs" in output
+    assert "start 1 of" not in output
+    assert not bed.home.exists()
+
+
 # --- slow: each is several runs of a whole playbook ----------------------------------------------------
 
 STAGES = [
