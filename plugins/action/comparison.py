@@ -187,6 +187,8 @@ class ActionModule(ActionBase):
         """A new comparison, the final variables of its arms, and the clocks that the inventory declares."""
         deciding = sorted({*names, *(name for name in arms.deciding(options) if name in inventory)})
         values = {arm["name"]: arms.variables(arm, deciding, inventory, self._final) for arm in chosen}
+        for name, one in values.items():
+            arms.check_dictionaries(name, one, options)
         together = [name for name, one in values.items() if (one.get("llm_server") or {}).get("multi_host")]
         if together:
             raise ValueError(

@@ -10,9 +10,13 @@ template of a dictionary. ``clocks`` is short for the variable ``gpu_clocks``.
 from __future__ import annotations
 
 import copy
+import keyword
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+
+from ansible import constants
+from ansible.vars.reserved import is_reserved_name
 
 from ..module_utils.declaration import secret_hash
 
@@ -110,6 +114,8 @@ def _complete(where: str, raw: Any) -> Arm:
     for variable in variables:
         if not isinstance(variable, str) or not variable.isidentifier():  # YAML reads "on:" and "1:" as no text
             raise ValueError(f"{where}, arm {name}: {variable!r} cannot be the name of a variable")
+        if _reserved(variable):
+            raise ValueError(f"{where}, arm {name}: {variable} is a name of Ansible's own; use another one")
         if _FIXED.match(variable):
             raise ValueError(f"{where}, arm {name}: {variable} is the same for all arms; set it in the inventory")
     for variable in MERGED:
@@ -122,6 +128,12 @@ def _complete(where: str, raw: Any) -> Arm:
             raise ValueError(f"{where}, arm {name}: clocks and vars.{CLOCKS} are the same; give one of them")
         variables[CLOCKS] = copy.deepcopy(raw["clocks"])
     return {"name": name, "vars": variables}
+
+
+def _reserved(name: str) -> bool:
+    """Whether Ansible or its templates mean something else by this name."""
+    constant = name.lower() in ("true", "false", "none") or keyword.iskeyword(name)
+    return constant or is_reserved_name(name) or name in (*constants.INTERNAL_STATIC_VARS, "item")
 
 
 def of_profiles(names: Sequence[str]) -> list[Arm]:
@@ -216,6 +228,17 @@ def merge(base: Any, over: Any, resolve: Callable[[str], Any] = lambda raw: raw)
     if not isinstance(there, Mapping):
         return over
     return {**there, **{key: merge(there.get(key), value, resolve) for key, value in over.items()}}
+
+
+def check_dictionaries(arm: str, values: Mapping[str, Any], options: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raises ValueError for a final value that is no dictionary where the roles' specs want one.
+
+    Preflight says all else; these are read before it. The value is not shown, it may hold a secret.
+    """
+    for name, value in values.items():
+        wanted = (options.get(name) or {}).get("type")
+        if wanted == "dict" and value is not None and not isinstance(value, Mapping):
+            raise ValueError(f"arm {arm}: {name} has to be a dictionary")
 
 
 def masked(values: Mapping[str, Any], options: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -177,3 +177,15 @@ def test_arms_that_a_template_makes_and_one_that_mentions_itself(planner):
         {"name": "b", "vars": {"ml_env_lock": "{{ ml_env_python }}", "ml_env_python": "{{ ml_env_lock }}"}},
     ]
     assert "ml_env_lock cannot be resolved for an arm" in planner.refused(compare_arms=arms, ml_env_python="auto")
+
+
+@pytest.mark.parametrize(
+    ("variables", "told"),
+    [
+        ({"gpu_clocks": "1500"}, "arm b: gpu_clocks has to be a dictionary"),
+        ({"nccl_profiles": [1]}, "arm b: nccl_profiles has to be a dictionary"),
+    ],
+)
+def test_what_has_to_be_a_dictionary_is_told_in_one_sentence(planner, variables, told):
+    arms = [{"name": "a"}, {"name": "b", "vars": variables}]
+    assert told in planner.refused(compare_arms=arms)
