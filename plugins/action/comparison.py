@@ -49,15 +49,10 @@ ARGUMENTS = {
     "info": {"type": "dict", "default": {}},
     "left": {"type": "str", "default": ""},
 }
-#: Of all arms these are kept, whether or not an arm sets them: they decide what is compared.
-DECIDING = (
-    "llm_server",
-    "nccl_profile_name",
-    "nccl_profiles",
-    "ml_env_lock",
-    "ml_env_path",
-    "baseline_workload",
-)
+#: The arm whose variables are facts; the role notes it with them.
+HOLDS = "compare_arm_result"
+#: Of the ways, the one that is read as it was written: the task has resolved it with the inventory's values.
+WRITTEN = "compare_arms"
 
 
 class ActionModule(ActionBase):
@@ -100,16 +95,24 @@ class ActionModule(ActionBase):
     # --- planned -----------------------------------------------------------------------------------
 
     def _plan(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        if self.variables.get(HOLDS):
+            raise ValueError(
+                f"variables of arm {self.variables[HOLDS]} of another comparison hold until this ansible-playbook "
+                "ends, and would be taken for the inventory's; run this comparison with an ansible-playbook of its own"
+            )
         for check, name in ((comparisons.check_looks, "looks"), (verdict.check_tolerance, "tolerance")):
             try:
                 check(arguments[name])
             except ValueError as error:
                 raise ValueError(f"compare_{name}: {error}") from error
         ways = {**arguments["ways"], "compare_profiles": arms.of_profiles(arguments["profiles"])}
+        options, inventory = self._known()
+        if ways.get(WRITTEN) and WRITTEN in self.variables:
+            ways[WRITTEN] = arms.written(self.variables[WRITTEN], inventory, self._final)
         chosen = arms.chosen(ways)
         names = arms.names(chosen)
         self._refuse(chosen, names)
-        made, values = self._made(arguments, chosen, names)
+        made, values, clocks = self._made(arguments, chosen, names, options, inventory)
         check = self._task.check_mode
         document, fate, warnings = comparison_steps.begin(self.directory, made, self.policy, arguments["anew"], check)
         base = comparisons.reference(document)
@@ -136,8 +139,11 @@ class ActionModule(ActionBase):
             "last_arm": document["starts"][-1]["arm"] if document["starts"] else "",
             "looks": [one for one in looks if one["starts"]],
             "differences": document["differences"],
-            "variables": values,
+            "variables": {arm: {name: one[name] for name in names} for arm, one in values.items()},
             "names": names,
+            "env_differs": arms.differ(values.values(), "ml_env_"),
+            "clocks": any(one.get(arms.CLOCKS) for one in values.values()) or arms.CLOCKS in names,
+            "clocks_after": clocks if arms.differ([clocks, *values.values()], arms.CLOCKS) else {},
             "summary": lines,
             # The arms' variables may hold keys.
             "_ansible_no_log": True,
@@ -161,18 +167,28 @@ class ActionModule(ActionBase):
                 "it into the inventory"
             )
 
-    def _made(
-        self, arguments: dict[str, Any], chosen: list[arms.Arm], names: list[str]
-    ) -> tuple[comparisons.Document, dict[str, dict[str, Any]]]:
-        """A new comparison, and the final variables of its arms."""
+    def _known(self) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+        """What the roles say of their variables, and all variables of the host, as they were written."""
         known: dict[str, Any] = {}
         options: dict[str, dict[str, Any]] = {}
         for role in self.roles.values():
             known.update({**role.defaults, **role.internal})
             specs.merge(options, role.options)
-        inventory = {**known, **self.variables}
-        deciding = sorted({*names, *(name for name in DECIDING if name in inventory)})
+        return options, {**known, **self.variables}
+
+    def _made(
+        self,
+        arguments: dict[str, Any],
+        chosen: list[arms.Arm],
+        names: list[str],
+        options: dict[str, dict[str, Any]],
+        inventory: dict[str, Any],
+    ) -> tuple[comparisons.Document, dict[str, dict[str, Any]], dict[str, Any]]:
+        """A new comparison, the final variables of its arms, and the clocks that the inventory declares."""
+        deciding = sorted({*names, *(name for name in arms.deciding(options) if name in inventory)})
         values = {arm["name"]: arms.variables(arm, deciding, inventory, self._final) for arm in chosen}
+        for name, one in values.items():
+            arms.check_dictionaries(name, one, options)
         together = [name for name, one in values.items() if (one.get("llm_server") or {}).get("multi_host")]
         if together:
             raise ValueError(
@@ -180,6 +196,7 @@ class ActionModule(ActionBase):
                 "deploy and measure each declaration by itself"
             )
         declared = [{"name": name, "variables": arms.masked(one, options)} for name, one in values.items()]
+        own = {arm["name"]: arms.own(arm, inventory, self._final) for arm in chosen}
         title = arguments["title"] or " vs ".join(values)
         declaration = {
             "kind": arguments["kind"],
@@ -192,12 +209,14 @@ class ActionModule(ActionBase):
             self.host,
             arguments["kind"],
             title,
-            [{"name": arm["name"], "declared": arms.masked(arm["vars"], options)} for arm in chosen],
+            [{"name": arm["name"], "declared": arms.masked(own[arm["name"]], options)} for arm in chosen],
             declaration,
             arguments["tolerance"],
             arguments["looks"],
         )
-        return document, {arm: {name: one[name] for name in names} for arm, one in values.items()}
+        clocks = [name for name in deciding if name.startswith(arms.CLOCKS)]
+        none = {"name": "of the inventory", "vars": {}}
+        return document, values, arms.variables(none, clocks, inventory, self._final)
 
     def _final(self, name: str, raw: Any, context: dict[str, Any]) -> Any:
         try:

@@ -47,6 +47,8 @@ options:
         O(profiles) must not be empty.
       - An arm has a C(name), C(vars) (variables that take the place of the inventory's; C(llm_server) and
         C(baseline_workload) are merged into them) and C(clocks).
+      - Arms of C(compare_arms) are read from the variable of this name, as it was written, so that their templates see
+        the values of their own arm.
     type: dict
     default: {}
   profiles:
@@ -167,6 +169,21 @@ names:
   type: list
   elements: str
   sample: [nccl_profile_name]
+env_differs:
+  description: Whether the arms come to different environments, by variables of their own or by others made of these.
+  returned: with O(state=planned)
+  type: bool
+  sample: false
+clocks:
+  description: Whether some arm, or the inventory for all of them, has clocks that are to be set.
+  returned: with O(state=planned)
+  type: bool
+  sample: true
+clocks_after:
+  description: C(gpu_clocks) and C(gpu_clocks_gpus) of the inventory, where an arm has others. Empty where none has.
+  returned: with O(state=planned)
+  type: dict
+  sample: {gpu_clocks: {}, gpu_clocks_gpus: [all]}
 looks:
   description: What is left to be done, C(blocks) of each look, and its C(starts) with number, block, position and arm.
   returned: with O(state=planned)

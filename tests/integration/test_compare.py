@@ -7,10 +7,13 @@ refuses, does not depend on an engine. Real engines are in test_compare_engines.
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
+from ansible_collections.groundstate.llm.plugins.module_utils import files, gpu_clocks
 from compare_bed import CompareBed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -121,6 +124,15 @@ def test_what_cannot_be_compared_is_refused_in_one_sentence_before_anything_is_c
     assert not bed.records.exists()
 
 
+def test_clocks_that_an_arm_cannot_have_are_refused_before_the_first_start(bed):
+    locked = {"name": "locked", "clocks": {"sm_mhz": 99999}}
+    output = bed.run(rc=2, compare_arms=[arm("free"), locked])
+    # Without a GPU it is that there is none; what else a driver refuses is in test_gpu_clocks.py.
+    assert "groundstate.llm.gpu_clocks : Set the clocks of the GPUs" in output
+    assert "start 1 of" not in output
+    assert not bed.home.exists()
+
+
 # --- slow: each is several runs of a whole playbook ----------------------------------------------------
 
 STAGES = [
@@ -217,3 +229,27 @@ def test_equal_arms_differ_in_nothing_and_are_not_called_changed(bed):
     # With this tolerance nothing but a mistake (a start counted for another arm) makes them differ.
     assert {one["verdict"] for one in document["result"]["pairs"]} <= {"same", "inconclusive"}
     assert document["blocks"][:2] == [["a", "b", "c"], ["c", "b", "a"]]
+
+
+@pytest.mark.slow  # a whole comparison
+@pytest.mark.timeout(1500)
+@pytest.mark.skipif(bool(gpu_clocks.obstacle()), reason=f"clocks cannot be set here: {gpu_clocks.obstacle()}")
+def test_the_clocks_of_the_inventory_hold_for_the_arm_without_its_own_and_at_the_end(bed):
+    """On a stand-in driver, which keeps what was set and a list of what it was asked for."""
+    folder = bed.folder / "bin"
+    folder.mkdir()
+    shutil.copy(ROOT / "tests" / "data" / "gpu_host" / "nvidia-smi", folder)
+    files.write_json(str(folder / "smi.json"), {})
+    bed.environment["PATH"] = f"{folder}{os.pathsep}{bed.environment['PATH']}"
+    bed.variables["gpu_clocks"] = {"persistence": True, "sm_mhz": 1500}
+    bed.run(compare_arms=[arm("as_declared"), {"name": "free", "clocks": {}}], compare_looks=[2])
+    asked = [line.split()[2:] for line in (folder / "calls").read_text().splitlines() if line.startswith("-i ")]
+    changes = [one for one in asked if one[0] in ("-lgc", "-rgc")]
+    # as_declared, then free, which also begins the second block; as_declared follows.
+    lock, release = ["-lgc", "1500,1500"], ["-rgc"]
+    assert [one for index, one in enumerate(changes) if index == 0 or one != changes[index - 1]][:3] == [
+        lock,
+        release,
+        lock,
+    ]
+    assert {tuple(one["-lgc"]) for one in files.read_json(str(folder / "settings.json"))} == {(1500, 1500)}

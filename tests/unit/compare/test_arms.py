@@ -34,6 +34,13 @@ def test_exactly_one_way():
         ([{"name": "a"}, {"name": "b", "vars": {"no name": 1}}], "cannot be the name of a variable"),
         ([{"name": "a"}, {"name": "b", "vars": {True: 1}}], "True cannot be the name of a variable"),
         ([{"name": "a"}, {"name": "b", "vars": {None: 1}}], "None cannot be the name of a variable"),
+        ([{"name": "a"}, {"name": "b", "vars": {"inventory_hostname": "x"}}], "a name of Ansible's own"),
+        ([{"name": "a"}, {"name": "b", "vars": {"hostvars": {}}}], "a name of Ansible's own"),
+        ([{"name": "a"}, {"name": "b", "vars": {"omit": 1}}], "a name of Ansible's own"),
+        ([{"name": "a"}, {"name": "b", "vars": {"vars": {}}}], "a name of Ansible's own"),
+        ([{"name": "a"}, {"name": "b", "vars": {"environment": {}}}], "a name of Ansible's own"),
+        ([{"name": "a"}, {"name": "b", "vars": {"True": 1}}], "a name of Ansible's own"),
+        ([{"name": "a"}, {"name": "b", "vars": {"item": 1}}], "a name of Ansible's own"),
         ([{"name": "a"}, {"name": "b", "vars": False}], "vars is a dictionary"),
         ([{"name": "a"}, {"name": "b", 1: 2, "z": 3}], "no such key: 1, z"),
         (5, "compare_arms: 5 is no list of arms"),
@@ -115,6 +122,25 @@ def test_what_is_no_dictionary_is_replaced():
 def test_an_arm_without_a_value_that_another_sets_is_told():
     with pytest.raises(ValueError, match="arm a has no value of mine, which another arm sets"):
         final({"name": "a", "vars": {}}, ["mine"], {})
+
+
+def test_what_decides_is_compared_and_waiting_and_addresses_do_not_decide():
+    options = ["llm_server", "llm_server_keep_logs", "ml_env_lock", "ml_env_hub_token", "gpu_clocks"]
+    assert arms.deciding([*options, "nccl_profiles", "baseline_accept"]) == [
+        "gpu_clocks",
+        "llm_server",
+        "ml_env_lock",
+        "nccl_profiles",
+    ]
+    sides = [{"ml_env_lock": "a", "gpu_clocks": {}}, {"ml_env_lock": "b", "gpu_clocks": {}}]
+    assert arms.differ(sides, "ml_env_")
+    assert not arms.differ(sides, "gpu_clocks")
+
+
+def test_an_address_with_a_password_is_a_hash():
+    shown = arms.masked({"mine": ["https://me:not-this@index/"], "other": "http://index:80/a@b"}, {})
+    assert "not-this" not in str(shown)
+    assert shown["other"] == "http://index:80/a@b"
 
 
 def test_secrets_are_hashes_whether_a_role_or_only_a_name_says_so():
