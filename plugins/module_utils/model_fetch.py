@@ -103,7 +103,8 @@ def _folder(there: str, path: str, alone: bool) -> str:
     there = there.rstrip("/")
     if not (alone and there.endswith(WEIGHTS)):
         return there + "/"
-    folder, name = re.fullmatch(r"(.*[/:])?([^/:]*)", there, re.S).groups(default="")  # type: ignore[union-attr]
+    cut = max(there.rfind("/"), there.rfind(":")) + 1
+    folder, name = there[:cut], there[cut:]
     if name != os.path.basename(path):
         raise FetchError(f"{path}: {there} has another name: name its folder, or the same name at both ends")
     return folder + "./"

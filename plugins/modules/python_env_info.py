@@ -119,7 +119,7 @@ from ..module_utils import server_env, torch_check
 from ..module_utils.engines import get_engine
 from ..module_utils.fingerprint import distributions
 from ..module_utils.torch_check import FAILED, OK, UNKNOWN, Check
-from ..module_utils.venvs import build, pristine
+from ..module_utils.venvs import imports, pristine
 
 
 def file_check(found: pristine.Look) -> Check:
@@ -167,7 +167,7 @@ def main() -> None:
             checks += torch_check.kernels(site, libraries, facts)
         names = params["imports"] or ([engine.distribution] if engine is not None and engine.distribution else [])
         if names:
-            checks.append(torch_check.imports(python, environment, build.IMPORT, names, timeout_s))
+            checks.append(torch_check.imports(python, environment, imports.PROGRAM, names, timeout_s))
         if params["verify_files"]:
             look = pristine.look(path, os.path.join(params["home"], "cache"))
             result["pristine"] = look.as_dict()

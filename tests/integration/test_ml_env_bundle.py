@@ -14,6 +14,7 @@ from ansible_collections.groundstate.llm.plugins.module_utils.venvs import build
 from ansible_collections.groundstate.llm.plugins.module_utils.venvs.installers import Sources
 from ansible_collections.groundstate.llm.plugins.module_utils.venvs.store import Store
 from made_wheels import wheel
+from ml_env_play import PLAY
 
 ROOT = Path(__file__).parents[2]
 
@@ -72,15 +73,6 @@ def test_a_wheel_that_no_index_has_is_named_and_no_bundle_is_left(tmp_path, lock
     with pytest.raises(wheelhouse.BundleError, match="not-there-at-all"):
         bundled(tmp_path, lock + "not-there-at-all==3.2.1\n")
     assert os.listdir(tmp_path / "bundles") == []
-
-
-PLAY = """
-- hosts: groundstate
-  gather_facts: false
-  tasks:
-    - ansible.builtin.import_role:
-        name: groundstate.llm.ml_env
-"""
 
 
 @pytest.fixture

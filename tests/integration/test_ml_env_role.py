@@ -10,17 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 from made_wheels import wheel
+from ml_env_play import PLAY
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow(reason="runs of Ansible")
 
-PLAY = """
-- hosts: groundstate
-  gather_facts: false
-  tasks:
-    - ansible.builtin.import_role:
-        name: groundstate.llm.ml_env
-"""
 PATCH = "--- a/engine/core.py\n+++ b/engine/core.py\n@@ -1 +1 @@\n-x=1\n+x=2\n"
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import time
 from dataclasses import dataclass, field, replace
@@ -14,7 +13,7 @@ from typing import Any
 
 from .. import files
 from ..fingerprint.distributions import installed
-from . import bundle, installers, interpreters, patches, requirements, running
+from . import bundle, imports, installers, interpreters, patches, requirements, running
 from .drift import TOOLS, Drift, drift, versions
 from .extras import Extras
 from .extras import apply as apply_extras
@@ -24,20 +23,6 @@ from .interpreters import Interpreter
 from .requirements import Requirement
 from .store import Store
 from .usage import users
-
-#: Program that imports what its arguments name, each ``module`` or ``module:name``.
-IMPORT = """
-import importlib, sys
-for one in sys.argv[1:]:
-    module, _, name = one.partition(":")
-    try:
-        found = importlib.import_module(module)
-        if name:
-            getattr(found, name)
-    except BaseException as error:
-        print(f"{one}: {type(error).__name__}: {error}")
-        sys.exit(1)
-"""
 
 
 class EnvError(Exception):
@@ -64,10 +49,6 @@ class Spec:
     size_mib: int = 0
     keep: int = 2
     timeout_s: float = 1800.0
-
-
-#: System libraries that engines load and minimal installations lack, and the Debian package that has them.
-_SYSTEM_PACKAGES = {"libgomp.so.1": "libgomp1", "libnuma.so.1": "libnuma1", "libGL.so.1": "libgl1"}
 
 
 @dataclass
@@ -356,17 +337,12 @@ def _install(spec: Spec, made: Plan, kind: str, program: str, lock: int, started
         files.write_atomic(path, text)
     log = os.path.join(made.folder, "install.log")
     python = made.interpreter.executable
-    for step in installers.steps(kind, program, python, made.folder, made.items, spec.sources):
-        left = max(1.0, spec.timeout_s - (time.monotonic() - started))
-        environment = installers.environment(kind, step, settings)
-        try:
-            running.run(step.argv, environment, log, left, lock)
-        except running.Failed as error:
-            output = installers.without_passwords(error.output)
-            raise EnvError(
-                f"{spec.path}: could not {step.what} with {kind} for Python {made.interpreter.version} ({error}).\n"
-                f"{output}\nAsked: {installers.describe(spec.sources, settings)}. {installers.remedy(output)}"
-            ) from error
+    steps = installers.steps(kind, program, python, made.folder, made.items, spec.sources)
+    how = f" with {kind} for Python {made.interpreter.version}"
+    try:
+        installers.carry_out(steps, kind, spec.sources, settings, log, started + spec.timeout_s, lock, how)
+    except installers.StepFailed as error:
+        raise EnvError(f"{spec.path}: {error}") from error
 
 
 def _check_imports(spec: Spec, made: Plan, lock: int) -> None:
@@ -376,24 +352,13 @@ def _check_imports(spec: Spec, made: Plan, lock: int) -> None:
     python = os.path.join(made.folder, "bin", "python")
     log = os.path.join(made.folder, "install.log")
     try:
-        argv = [python, "-I", "-c", IMPORT, *spec.imports]
+        argv = [python, "-I", "-c", imports.PROGRAM, *spec.imports]
         running.run(argv, running.clean_environment({}), log, 600.0, lock)
     except running.Failed as error:
+        helps = imports.missing_library(error.output)
         raise EnvError(
-            f"{spec.path}: installed as locked, but it cannot be imported ({error}).{missing_library(error.output)}\n"
-            f"{error.output}"
+            f"{spec.path}: installed as locked, but it cannot be imported ({error}).{helps}\n{error.output}"
         ) from error
-
-
-def missing_library(output: str) -> str:
-    """What to install when an import failed for want of a library of the system, which no wheel brings; else ""."""
-    found = re.search(r"(lib[\w.+-]+\.so[\w.]*): cannot open shared object file", output)
-    if not found:
-        return ""
-    library = found.group(1)
-    package = _SYSTEM_PACKAGES.get(library)
-    how = f"on Debian and Ubuntu: apt-get install {package}" if package else "on Debian and Ubuntu apt-file finds it"
-    return f" The system library {library} is missing; install the package that has it ({how})."
 
 
 def _check_space(spec: Spec, bundle_mib: int = 0) -> None:

@@ -12,7 +12,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
@@ -278,6 +279,36 @@ def environment(kind: str, step: Step, settings: dict[str, str]) -> dict[str, st
         "PIP_FIND_LINKS": settings.get("find-links", ""),
     }
     return {**made, **{name: f"{value} {more.get(name, '')}".strip() for name, value in step.places.items()}}
+
+
+class StepFailed(Exception):
+    """A step that ended badly or took too long: one message with its output, what was asked, and what helps."""
+
+
+def carry_out(
+    steps: Iterable[Step],
+    kind: str,
+    sources: Sources,
+    settings: dict[str, str],
+    log: str,
+    deadline: float,
+    lock: int,
+    how: str = "",
+) -> None:
+    """Run steps one after the other, with their output in ``log``, until ``deadline`` (of the monotonic clock).
+
+    ``lock``: file descriptor that they hold as well. ``how``: for the message. Raises StepFailed, OSError.
+    """
+    for step in steps:
+        left = max(1.0, deadline - time.monotonic())
+        try:
+            running.run(step.argv, environment(kind, step, settings), log, left, lock)
+        except running.Failed as error:
+            output = without_passwords(error.output)
+            raise StepFailed(
+                f"could not {step.what}{how} ({error}).\n{output}\n"
+                f"Asked: {describe(sources, settings)}. {remedy(output)}"
+            ) from error
 
 
 # --- errors --------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from typing import Any
 from .. import file_change, files
 from ..fingerprint import distributions
 from ..fingerprint.distributions import Distribution, normalise
-from . import bundle, installers, patch_format, patches, pristine, requirements, running, surplus
+from . import bundle, installers, patch_format, patches, pristine, requirements, surplus
 from .extras import INSTALLER as OUR_INSTALLER
 from .installers import Sources
 from .patch_format import PatchError
@@ -291,19 +291,13 @@ def _install(order: Order, look: Look, todo: Todo) -> None:
         with Store(os.path.join(order.home, "cache", "repair-environment")).locked(order.timeout_s) as lock:
             for sources in places:
                 try:
-                    for step in installers.again(kind, program, inside, scratch, todo.install, sources):
-                        left = max(1.0, order.timeout_s - (time.monotonic() - started))
-                        environment = installers.environment(kind, step, settings)
-                        running.run(step.argv, environment, log, left, lock)
+                    steps = installers.again(kind, program, inside, scratch, todo.install, sources)
+                    deadline = started + order.timeout_s
+                    installers.carry_out(steps, kind, sources, settings, log, deadline, lock, f" with {kind}")
                     break
-                except running.Failed as error:
-                    if sources is not places[-1]:
-                        continue
-                    output = installers.without_passwords(error.output)
-                    raise RepairError(
-                        f"could not install the wheels again with {kind} ({error}).\n{output}\n"
-                        f"Asked: {installers.describe(sources, settings)}. {installers.remedy(output)}"
-                    ) from error
+                except installers.StepFailed as error:
+                    if sources is places[-1]:
+                        raise RepairError(str(error)) from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from .. import files
-from . import bundle, installers, interpreters, requirements, running
+from . import bundle, installers, interpreters, requirements
 from .bundle import Manifest, Target
 from .installers import Sources, Step
 from .requirements import Requirement
@@ -178,16 +178,11 @@ def _fetch(order: Order, items: list[Requirement], wanted: Target, scratch: str,
     for path, text in installers.inputs(scratch, "pip", items).items():
         files.write_atomic(path, text)
     log = os.path.join(scratch, "fetch.log")
-    for step in steps(order, items, wanted, scratch, kind, program, own.executable):
-        left = max(1.0, order.timeout_s - (time.monotonic() - started))
-        try:
-            running.run(step.argv, installers.environment("pip", step, settings), log, left, handle)
-        except running.Failed as error:
-            output = installers.without_passwords(error.output)
-            raise BundleError(
-                f"the bundle of {order.lock}: could not {step.what} ({error}).\n{output}\n"
-                f"Asked: {installers.describe(order.sources, settings)}. {installers.remedy(output)}"
-            ) from error
+    todo = steps(order, items, wanted, scratch, kind, program, own.executable)
+    try:
+        installers.carry_out(todo, "pip", order.sources, settings, log, started + order.timeout_s, handle)
+    except installers.StepFailed as error:
+        raise BundleError(f"the bundle of {order.lock}: {error}") from error
     wheels = os.path.join(scratch, bundle.WHEELS)
     lacking = _lacking(items, os.listdir(wheels) if os.path.isdir(wheels) else [])
     if lacking:

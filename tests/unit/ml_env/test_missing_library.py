@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.groundstate.llm.plugins.module_utils.venvs import build
+from ansible_collections.groundstate.llm.plugins.module_utils.venvs import imports
 
 SEEN = "ImportError: libgomp.so.1: cannot open shared object file: No such file or directory"
 
@@ -16,11 +16,11 @@ SEEN = "ImportError: libgomp.so.1: cannot open shared object file: No such file 
     ],
 )
 def test_the_library_and_its_package_are_named(output, words):
-    said = build.missing_library(output)
+    said = imports.missing_library(output)
     for word in words:
         assert word in said
 
 
 @pytest.mark.parametrize("output", ["", "ModuleNotFoundError: No module named 'x'", "cannot open shared object file"])
 def test_anything_else_adds_nothing(output):
-    assert build.missing_library(output) == ""
+    assert imports.missing_library(output) == ""

@@ -14,7 +14,7 @@ import pytest
 from ansible_collections.groundstate.llm.plugins.module_utils import fatbin, torch_check
 from ansible_collections.groundstate.llm.plugins.module_utils.fatbin import Code
 from ansible_collections.groundstate.llm.plugins.module_utils.torch_check import Facts
-from ansible_collections.groundstate.llm.plugins.module_utils.venvs import build
+from ansible_collections.groundstate.llm.plugins.module_utils.venvs import imports
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -183,7 +183,7 @@ def test_a_torch_that_cannot_be_imported_says_why(tmp_path):
 
 def test_the_import_of_an_engine():
     def asked(*names: str) -> torch_check.Check:
-        return torch_check.imports(sys.executable, dict(os.environ), build.IMPORT, list(names), 60)
+        return torch_check.imports(sys.executable, dict(os.environ), imports.PROGRAM, list(names), 60)
 
     assert asked("json", "json:dumps").verdict == "ok"
     failed = asked("json:nothing")
