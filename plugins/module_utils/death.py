@@ -47,6 +47,7 @@ class Story:
     diagnosis: dict[str, str]
     evidence: list[str]
     log_tail: list[str]
+    exception: str = ""  # the last one that the log names
     left: list[dict[str, Any]] = field(default_factory=list)
 
     def text(self, log: str) -> str:
@@ -56,7 +57,10 @@ class Story:
             told = f" Cause: {self.diagnosis['cause']}. Remedy: {self.diagnosis['remedy']}."
         else:
             told = " No known failure is in the log."
-        said = "\n  ".join(self.log_tail[-SAID_LINES:]) or "(it is empty)"
+        end = self.log_tail[-SAID_LINES:]
+        if self.exception and not self.diagnosis and not any(self.exception in line for line in end):
+            told = f"{told[:-1]}; the last exception there: {self.exception}."
+        said = "\n  ".join(end) or "(it is empty)"
         left = ", ".join(f"{one['pid']} ({one['cmdline'][:40]})" for one in self.left[:4])
         rest = f" {len(self.left)} of its processes live on: {left}; the next start or reset ends them." if left else ""
         return f"{host}{told}{rest} The log ({log}) ends:\n  {said}"
@@ -103,7 +107,13 @@ def tell(home: str, record: ServerRecord, memory: oom.Group | None = None, worke
     diagnosis = {key: value for key, value in known.items() if key != "evidence"} if known else {}
     words = "its exit status is not known (it was waited for)" if worker and not text else _words(text, itself)
     return Story(
-        words, diagnosis, evidence, log_lines.relevant(lines, LOG_LINES), [] if worker else _left(home, record)
+        words,
+        diagnosis,
+        evidence,
+        log_lines.relevant(lines, LOG_LINES),
+        # A server that somebody killed had not failed: an exception in its log is about something else.
+        log_lines.last_exception(lines) if itself or not number else "",
+        [] if worker else _left(home, record),
     )
 
 

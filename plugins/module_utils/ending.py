@@ -14,6 +14,9 @@ from typing import Callable
 from . import procfs
 from .procfs import Process
 
+#: How often is looked for processes whose parent is gone: what ends with its parent has this long for it.
+FOLLOW_S = 1.5
+
 
 @dataclass
 class Ended:
@@ -73,6 +76,12 @@ def wait_gone(items: list[Process], timeout_s: float, proc: str = procfs.PROC) -
         pause = min(pause * 1.5, 0.25)
 
 
+def _without_parent(items: list[Process]) -> list[Process]:
+    """Those of them whose parent is none of them: the roots of what is left of the trees."""
+    numbers = {item.pid for item in items}
+    return [item for item in items if item.ppid not in numbers]
+
+
 def end(
     roots: list[Process],
     members: list[Process],
@@ -81,6 +90,9 @@ def end(
     proc: str = procfs.PROC,
 ) -> list[Ended]:
     """End process trees: TERM to the roots, ``grace_s`` seconds, then KILL to what is left, children first.
+
+    A child that outlives its parent (a launcher that TERM ends before it can take its workers along) becomes a root:
+    nobody else would tell it, and the whole grace would be waited for. It has had FOLLOW_S to end by itself.
 
     ``members`` are all processes of the trees (roots included), parents before children. Descendants that
     appear while we wait are *not* added: the caller looks again afterwards. Raises nothing for a process that
@@ -101,9 +113,13 @@ def end(
             return
         result[item.pid].how = "exited on TERM" if number == signal.SIGTERM else "killed"
 
-    for root in roots:
-        say(f"TERM to {root.pid}")
-        signal_one(root, signal.SIGTERM)
+    def term(items: list[Process]) -> None:
+        for item in items:
+            say(f"TERM to {item.pid}")
+            signal_one(item, signal.SIGTERM)
+
+    deadline = time.monotonic() + grace_s
+    term(roots)
     for item in members:
         # A stopped process takes no TERM before it goes on.
         now = procfs.process(item.pid, proc)
@@ -111,7 +127,15 @@ def end(
             with suppress(PermissionError):
                 send(item, signal.SIGCONT, proc)
     waiting = [item for item in members if item.pid not in denied]
-    left = wait_gone(waiting, grace_s, proc)
+    left = wait_gone(waiting, min(FOLLOW_S, grace_s), proc)
+    told = {item.pid for item in roots}
+    before: set[int] = set()  # those that were on their own at the last look
+    while left and time.monotonic() < deadline:
+        alone = _without_parent(left)
+        term([item for item in alone if item.pid in before and item.pid not in told])
+        told |= before
+        before = {item.pid for item in alone}
+        left = wait_gone(left, min(FOLLOW_S, max(0.0, deadline - time.monotonic())), proc)
     for item in waiting:
         if item not in left and item.pid in running and result[item.pid].how == "was gone":
             result[item.pid].how = "exited with its parent"

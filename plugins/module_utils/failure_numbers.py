@@ -17,6 +17,8 @@ _UNITS = {"B": 1.0 / 2**30, "KiB": 1.0 / 2**20, "MiB": 1.0 / 2**10, "GiB": 1.0, 
 _WEIGHTS_SHARE = 0.85
 #: What is added to a fraction that only just works.
 _HEADROOM = 0.05
+#: What nvcc, torch and flashinfer read of their environment.
+_COMPILER_VARIABLES = ("NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS", "TORCH_CUDA_ARCH_LIST", "FLASHINFER_CUDA_ARCH_LIST")
 #: Less memory than this is the driver's and CUDA's own, not another program's.
 _OTHERS_GIB = 1.0
 
@@ -46,6 +48,13 @@ def gib(text: str | None) -> float | None:
         return float(found.group(1)) * _UNITS[found.group(2)] if found else None
     except (KeyError, ValueError):
         return None
+
+
+def compiler_variable(match: re.Match[str], context: Context) -> str:
+    """The declared variables that tell the compiler what to compile for: before the toolkit, they are looked at."""
+    declared = context.declaration.get("env") or {}
+    said = [f"llm_server.env.{name} ({declared[name]})" for name in _COMPILER_VARIABLES if name in declared]
+    return f"correct or remove {', '.join(said)}: the compiler is told so there" if said else ""
 
 
 def down(value: float) -> float:

@@ -156,10 +156,18 @@ TABLE = (
     ),
     Diagnosis(
         "kernels cannot be compiled",
-        r"(Failed to find C compiler[^\n]*|Could not find nvcc[^\n]*|fatal error: Python\.h: No such file or directory"
+        r"(Failed to find C compiler[^\n]*|Could not find nvcc[^\n]*|fatal error: [\w./+-]+: No such file or directory"
         r"|Ninja is required to load C\+\+ extensions[^\n]*|CUDA_HOME environment variable is not set[^\n]*)",
         "the engine compiles kernels at its start, and something it needs for that is missing: {0}",
         "install a C compiler, the headers of this Python and the CUDA toolkit, or set CUDA_HOME in llm_server.env",
+    ),
+    Diagnosis(
+        "compiler does not know the GPU",
+        r"nvcc fatal\s*: Unsupported gpu architecture '(\w+)'",
+        "a kernel is to be compiled for the GPU architecture {0}, which this CUDA toolkit does not know",
+        "use a toolkit made for this GPU (CUDA_HOME and PATH in llm_server.env), or remove what asks for another GPU "
+        "(NVCC_APPEND_FLAGS, NVCC_PREPEND_FLAGS, TORCH_CUDA_ARCH_LIST in the environment of the server)",
+        number=numbers.compiler_variable,
     ),
     # --- between the ranks ---
     Diagnosis(
@@ -282,6 +290,12 @@ TABLE = (
         "raise the limit for the server (ulimit -n 1048576; launcher systemd sets it)",
     ),
     Diagnosis(
+        "compiler killed",
+        r"(nvcc error\s*: '[^']+' died due to signal 9|fatal error: Killed signal terminated program \w+)",
+        "kernels are compiled, and a compiler was killed, mostly by the kernel for want of host memory: {0}",
+        "let fewer compilers run at once (llm_server.env.MAX_JOBS: 2), or raise the container's limit of memory",
+    ),
+    Diagnosis(
         "out of host memory",
         r"(can't allocate memory: you tried to allocate \d+ bytes|\bMemoryError\b|Cannot allocate memory)",
         "the host has not enough free memory: {0}",
@@ -308,7 +322,8 @@ TABLE = (
     # --- packages ---
     Diagnosis(
         "compiler missing",
-        r"FileNotFoundError: \[Errno 2\] No such file or directory: '((?:[^'\n]*/)?(?:ninja|nvcc|gcc|g\+\+|cc|c\+\+))'",
+        r"(?:FileNotFoundError: \[Errno 2\] No such file or directory: '|\bsh: (?:line )?\d+: )"
+        r"((?:[^':\n]*/)?(?:ninja|nvcc|gcc|g\+\+|cc|c\+\+))(?:'|: (?:command )?not found|: No such file)",
         "the engine compiles kernels and does not find {0}",
         "install it into the environment, or say where it is: llm_server.env.PATH (by default bin of ml_env_path, the "
         "system's folders, /usr/local/cuda/bin)",
@@ -333,7 +348,23 @@ TABLE = (
         "packages of the environment do not fit together: {0}",
         _REBUILD,
     ),
+    Diagnosis(
+        "kernels do not compile",
+        r"((?:nvcc|ptxas) (?:fatal|error)\s*: [^\n]*"
+        r"|[^\s]+\.(?:cu|cuh|cc|cpp|h|hpp|inl)(?:\(\d+\)|:\d+(?::\d+)?): (?:fatal )?error: [^\n]*)",
+        "a kernel cannot be compiled: {0}",
+        "the compiler's call is in the log, after FAILED; see that the CUDA toolkit fits torch (python_env_info), or name "
+        "another backend (llm_server.extra_args.attention-backend)",
+        number=numbers.compiler_variable,
+    ),
     # --- what follows from something else: only when nothing above was found ---
+    Diagnosis(
+        "kernels do not compile",
+        r"(Ninja build failed|Error building extension '[^'\n]*'|ninja exited with status \d+|ninja: build stopped: [^\n]*)",
+        "a kernel cannot be compiled ({0})",
+        "read the compiler's lines in the log, after FAILED",
+        number=numbers.compiler_variable,
+    ),
     Diagnosis(
         "NCCL error",
         r"((?:NCCL error: |NCCL error in: [^\n]*, )?unhandled (?:cuda|system) error|ncclUnhandledCudaError[^\n]*"

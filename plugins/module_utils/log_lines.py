@@ -13,6 +13,19 @@ _BAR = re.compile(r"^.*?\d+%(?:\|| Completed \|).*?\d+/\d+ \[[^]]*(?:it/s|s/it)[
 _NOISE = re.compile(r"\"GET /(?:health|v1/models|ping)\b[^\"]*\" \d+|done request: GET /(?:health|v1/models)|^\s*$")
 #: What a log writer puts before the text, that differs between two lines that say the same.
 _PREFIX = re.compile(r"^\s*(?:\(\S+ pid=\d+\) )?(?:\[[^]]*\] ?|(?:INFO|ERROR|WARNING) [\d-]+ [\d:]+ \[[^]]*\] ?)*")
+#: How Python, C++ and the interpreter itself say what ended a program.
+_EXCEPTION = re.compile(
+    r"(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Exit)\b: .+|what\(\):\s+.+|Fatal Python error: .+"
+)
+
+
+def last_exception(lines: list[str]) -> str:
+    """The last line that names an exception, without its prefix; "" when there is none.
+
+    What follows it in a log is often advice (SGLang: "Possible solutions: ...") that fits another failure.
+    """
+    bare = (_bare(line) for line in reversed(lines))
+    return next((line for line in bare if _EXCEPTION.match(line)), "")[:500]
 
 
 def relevant(lines: list[str], count: int = 0) -> list[str]:

@@ -10,7 +10,8 @@ OUT=$(realpath -m "${OUT:-tests/output/gpu/$NAME}")
 # KEEP names a folder that stays, so that the next call finds what this one has done.
 GPU_HOME=${KEEP:-$(mktemp -d "${TMPDIR:-/tmp}/groundstate-gpu.XXXXXX")}
 export RECORD=$GPU_HOME/servers/$NAME # the server's folder
-mkdir -p "$OUT" "$GPU_HOME"
+KEPT=$GPU_HOME/kept # in one archive at the end: only a few files come back from a lent machine
+mkdir -p "$OUT" "$GPU_HOME" "$KEPT"
 rm -f "$OUT"/*
 exec > >(tee "$OUT/summary.txt") 2>&1
 
@@ -65,6 +66,23 @@ compared() { # compared PLAYBOOK TITLE: a comparison, its results, and what it h
   for one in "$GPU_HOME"/records/gpu/comparisons/*/result.html; do [ -e "$one" ] && cp "$one" "$OUT/result.html"; done
   (cd "$GPU_HOME/records/gpu" && tar czf "$OUT/records.tgz" ./2*.json)
   tool comparison_state "$OUT/comparison.json"
+}
+stand_in() { # stand_in SCRIPT: variables that put a stand-in of this script in the place of the engine
+  printf '{"gpu_command": ["%s", "%s", "--script", "%s"]}' "$GPU_PYTHON" "$PWD/tests/integration/stand_in_engine.py" \
+    "${1//\"/\\\"}"
+}
+failing() { # failing NAME WORDS...: a start that must fail; seconds and words, the module's view and the log in $KEPT
+  [ "$(left)" -gt 75 ] || { say "no time left for the drill $1"; return; }
+  stop > /dev/null
+  rm -f "$RECORD/server.log" # what is kept is of this start
+  say "drill: $1"
+  local began=${EPOCHREALTIME/./}
+  play deploy_baseline --tags ml_env,nccl_profile,llm_server "${@:2}" > "$KEPT/drill.$1.txt" && echo "IT DID NOT FAIL"
+  echo "said after $(((${EPOCHREALTIME/./} - began) / 1000)) ms"
+  grep -A30 -m1 ': failed: ' "$KEPT/drill.$1.txt"
+  on_server llm_server_info > "$KEPT/drill.$1.json"
+  grep -E '"(state|status|running)"' "$KEPT/drill.$1.json" | sort | uniq -c
+  if [ -e "$RECORD/server.log" ]; then cp "$RECORD/server.log" "$KEPT/drill.$1.log"; fi
 }
 tool() { "$GPU_PYTHON" "$HERE/$1.py" "${@:2}"; }
 finish() {

@@ -9,9 +9,7 @@ OOM='{"gpu_memory_fraction": 0.999}'
 BACKEND='{"gpu_extra_args": {"attention-backend": "fa3"}}' # the kit leaves its binary out
 if [ -n "${DRY:-}" ]; then
   TOKENS=32 CAP=2 FIRST=none LAST=none
-  # No engine: each start is one of a script; its completions have two tokens, too few to be measured.
-  stand_in() { printf '{"gpu_command": ["%s", "%s", "--script", "%s"]}' "$GPU_PYTHON" \
-    "$PWD/tests/integration/stand_in_engine.py" "${1//\"/\\\"}"; }
+  # Each start is one of a script; its completions have two tokens, too few to be measured.
   EXTRA=(-e "$(stand_in '{"step_s": 0.05, "nccl_logs": [0, 1]}')" --skip-tags "preflight,baseline")
   OOM=$(stand_in '{"die_in": "allocating KV cache", "how": 1, "said": ["torch.OutOfMemoryError: CUDA out of memory."]}')
   BACKEND=$(stand_in '{"die_in": "capturing graphs", "how": 1}')
@@ -20,8 +18,6 @@ EXTRA+=(-e "{\"gpu_state_grace_s\": 3, \"gpu_state_protected\": [\"gs-keeper\", 
 EXTRA+=(-e "{\"baseline_workload\": {\"prompt_tokens\": 128, \"output_tokens\": $TOKENS, \"repeats\": 3,
   \"warmup_cap_s\": $CAP}}")
 
-KEPT=$GPU_HOME/kept # in one archive at the end: only a few files come back from a lent machine
-mkdir -p "$KEPT"
 PLANTED=()
 plant() { # plant WORDS...: a process that holds a GPU
   local said
@@ -48,16 +44,8 @@ whole() { # whole NAME PLAYBOOK: a play, kept, its end shown
   tail -32 "$KEPT/$1.txt"
   look
 }
-drill() { # drill NAME WORDS...: a start that must fail; seconds, words, and what is left of it
-  [ "$(left)" -gt 75 ] || { say "no time left for the drill $1"; return; }
-  stop > /dev/null
-  say "drill: $1"
-  local began=${EPOCHREALTIME/./}
-  play deploy_baseline --tags ml_env,nccl_profile,llm_server "${@:2}" > "$KEPT/drill.$1.txt" && echo "IT DID NOT FAIL"
-  echo "said after $(((${EPOCHREALTIME/./} - began) / 1000)) ms"
-  grep -A30 -m1 ': failed: ' "$KEPT/drill.$1.txt"
-  on_server llm_server_info > "$KEPT/drill.$1.json"
-  grep -E '"(state|status|running)"' "$KEPT/drill.$1.json" | sort | uniq -c
+drill() { # drill NAME WORDS...: a start that must fail, and what is left of it
+  failing "$@"
   look
 }
 

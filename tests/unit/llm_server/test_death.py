@@ -229,6 +229,23 @@ def test_bars_probes_and_repetitions_are_left_out():
     assert log_lines.relevant(lines, 1) == lines[-1:]
 
 
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("torch.AcceleratorError: CUDA error: an illegal memory access", "torch.AcceleratorError: CUDA error: an illegal"),
+        ("(EngineCore pid=12) ERROR 11-29 19:55:56 [core.py:1510] KeyError: 'layers'", "KeyError: 'layers'"),
+        ("  what():  CUDA error: unspecified launch failure", "what():  CUDA error"),
+        ("Fatal Python error: Segmentation fault", "Fatal Python error: Segmentation fault"),
+        ("[2026-12-01 01:06:34] Scheduler hit an exception: Traceback (most recent call last):", ""),
+        ("Failed to load generation config: no such file. Proceeding without it", ""),
+        ("DeprecationWarning: this Error: is none", ""),
+    ],
+)
+def test_the_last_exception_of_a_log(line, told):
+    found = log_lines.last_exception(["ValueError: an earlier one"] * (not told) + [line, "1. set --mem-fraction-static"])
+    assert found.startswith(told or "ValueError: an earlier one")
+
+
 def test_the_end_of_a_captured_log_is_readable():
     lines = (LOGS / "sglang.tp2.eagle.log").read_text(encoding="utf-8").splitlines()
     kept = log_lines.relevant(lines)

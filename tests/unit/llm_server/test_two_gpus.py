@@ -10,6 +10,7 @@ import pytest
 from ansible_collections.groundstate.llm.plugins.module_utils import (
     control,
     death,
+    diagnoses,
     kernel_log,
     phase_times,
     procfs,
@@ -199,6 +200,33 @@ def test_a_start_without_ninja_names_it(dead):
     assert "PATH" in story.diagnosis["remedy"]
     assert "by its own launcher" in story.words
     assert story.evidence == []
+
+
+def test_a_compiler_of_another_gpu_is_the_cause(dead):
+    """SGLang's own advice at the end of this log ("Possible solutions: ...") is of other failures."""
+    home, record = dead((LOGS / "sglang.tp1.compiler.log").read_text(encoding="utf-8"), "137 1\n")
+    found = death.tell(home, record).diagnosis
+    assert found["name"] == "compiler does not know the GPU"
+    assert "architecture compute_50" in found["cause"]
+    assert "CUDA_HOME" in found["remedy"]
+    flags = {"NVCC_APPEND_FLAGS": "-gencode=arch=compute_50,code=sm_50", "HF_HUB_OFFLINE": "1"}
+    record.declaration = {**record.declaration, "env": flags}
+    declared = death.tell(home, record).diagnosis
+    assert declared["remedy"].startswith(f"correct or remove llm_server.env.NVCC_APPEND_FLAGS ({flags['NVCC_APPEND_FLAGS']})")
+
+
+def test_an_unknown_failure_is_told_by_its_exception(dead, monkeypatch):
+    """Five lines of advice and a signal are the end of this log; what it failed of is fifty lines above."""
+    monkeypatch.setattr(diagnoses, "TABLE", ())
+    log = (LOGS / "sglang.tp1.compiler.log").read_text(encoding="utf-8")
+    said = death.tell(*dead(log, "137 1\n")).text("server.log")
+    assert "No known failure is in the log; the last exception there: Exception: Capture cuda graph failed: Ninja" in said
+
+
+def test_of_a_server_that_somebody_ended_no_exception_is_the_reason(dead, monkeypatch):
+    monkeypatch.setattr(diagnoses, "TABLE", ())
+    log = (LOGS / "sglang.tp1.compiler.log").read_text(encoding="utf-8").replace("Received sigquit", "")
+    assert "the last exception" not in death.tell(*dead(log, "137 1\n")).text("server.log")
 
 
 def test_the_signal_that_the_log_names_counts_although_the_launcher_ended_itself(dead):

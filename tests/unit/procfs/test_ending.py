@@ -75,6 +75,35 @@ def test_a_child_that_ends_with_its_parent(start):
     assert results == {root.pid: "exited on TERM", below[0].pid: "exited with its parent"}
 
 
+def test_children_that_outlive_their_parent_are_told_themselves(start):
+    """SGLang's launcher in its first seconds: TERM ends it, and its workers know nothing of that.
+
+    The grace is longer than a test may take: waiting for all of it would be the fault.
+    """
+    child = "import os, sys, time; os.write(1, b'up'); time.sleep(3600)"
+    process = start.python(parent_of(f"import sys; {parent_of(child)}; import os; os.write(1, b'up'); child.wait()"))
+    root = procfs.process(process.pid)
+    worker, helper = procfs.descendants(root.pid, procfs.processes())
+    said = []
+    results = {one.pid: one.how for one in ending.end([root], [root, worker, helper], 3600, said.append)}
+    assert results == dict.fromkeys((root.pid, worker.pid, helper.pid), "exited on TERM")
+    # The helper of a worker is told when its worker is gone, not with it: that one may need it to end in order.
+    assert said == [f"TERM to {one}" for one in (root.pid, worker.pid, helper.pid)]
+
+
+def test_a_child_that_its_parent_still_waits_for_is_not_told(start):
+    """A server that finishes its requests before it ends its workers."""
+    ends_late = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: (time.sleep(5), child.kill(), exit(0)))"
+    child = "import os, time; os.write(1, b'up'); time.sleep(3600)"
+    process = start.python(f"import sys; {parent_of(child)}; {ends_late}")
+    root = procfs.process(process.pid)
+    below = procfs.descendants(root.pid, procfs.processes())
+    said = []
+    results = {one.pid: one.how for one in ending.end([root], [root, *below], 3600, said.append)}
+    assert said == [f"TERM to {root.pid}"]
+    assert results == {root.pid: "exited on TERM", below[0].pid: "exited with its parent"}
+
+
 def test_another_process_with_the_same_number_is_left_alone(start):
     process = start.python("")
     item = procfs.process(process.pid)

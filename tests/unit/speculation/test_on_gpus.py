@@ -23,9 +23,7 @@ EAGLE = {"algorithm": "EAGLE3", "draft_model": "/models/tiny-eagle3", "num_steps
 
 @pytest.fixture(scope="module")
 def document() -> dict:
-    [folder] = (RECORDS / "gpu" / "comparisons").iterdir()
-    found = comparisons.read(str(RECORDS), "gpu", folder.name)
-    assert found is not None
+    [found] = (one for one in comparisons.documents(str(RECORDS), "gpu") if one["kind"] == "speculation")
     return found
 
 
