@@ -353,14 +353,15 @@ TABLE = (
         r"((?:nvcc|ptxas) (?:fatal|error)\s*: [^\n]*"
         r"|[^\s]+\.(?:cu|cuh|cc|cpp|h|hpp|inl)(?:\(\d+\)|:\d+(?::\d+)?): (?:fatal )?error: [^\n]*)",
         "a kernel cannot be compiled: {0}",
-        "the compiler's call is in the log, after FAILED; see that the CUDA toolkit fits torch (python_env_info), or name "
-        "another backend (llm_server.extra_args.attention-backend)",
+        "the compiler's call is in the log, after FAILED; see that the CUDA toolkit fits torch (python_env_info), or "
+        "name another backend (llm_server.extra_args.attention-backend)",
         number=numbers.compiler_variable,
     ),
     # --- what follows from something else: only when nothing above was found ---
     Diagnosis(
         "kernels do not compile",
-        r"(Ninja build failed|Error building extension '[^'\n]*'|ninja exited with status \d+|ninja: build stopped: [^\n]*)",
+        r"(Ninja build failed|Error building extension '[^'\n]*'|ninja exited with status \d+"
+        r"|ninja: build stopped: [^\n]*)",
         "a kernel cannot be compiled ({0})",
         "read the compiler's lines in the log, after FAILED",
         number=numbers.compiler_variable,

@@ -14,9 +14,7 @@ _NOISE = re.compile(r"\"GET /(?:health|v1/models|ping)\b[^\"]*\" \d+|done reques
 #: What a log writer puts before the text, that differs between two lines that say the same.
 _PREFIX = re.compile(r"^\s*(?:\(\S+ pid=\d+\) )?(?:\[[^]]*\] ?|(?:INFO|ERROR|WARNING) [\d-]+ [\d:]+ \[[^]]*\] ?)*")
 #: How Python, C++ and the interpreter itself say what ended a program.
-_EXCEPTION = re.compile(
-    r"(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Exit)\b: .+|what\(\):\s+.+|Fatal Python error: .+"
-)
+_EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Exit)\b: .+|what\(\):\s+.+|Fatal Python error: .+")
 
 
 def last_exception(lines: list[str]) -> str:

@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from . import files, nccl_lint, server_env, servers
+from . import files, gpu_topology, nccl_lint, server_env, servers
 
 FILE_NAME = "nccl.env"
 RECORD_NAME = "nccl.json"  # what was written elsewhere than there, see nccl_places
 CONF_NAME = "nccl.conf"
 _HEADER = "# NCCL profile: "
-TOPOLOGIES = ("pcie", "nvlink", "multi_node")
+MULTI_NODE = "multi_node"
+TOPOLOGIES = (gpu_topology.PCIE, gpu_topology.NVLINK, MULTI_NODE)
 _FIELDS = ("variables", "comment", "applies_to", "extends")
 
 
@@ -62,6 +63,20 @@ def resolve(name: str, profiles: Mapping[str, Any]) -> Profile:
         chain=tuple(chain),
         findings=tuple(findings),
     )
+
+
+def misfit(profile: Profile, links: Mapping[str, str]) -> str:
+    """What speaks against a profile where the GPUs reach each other so (see gpu_topology.links); "" when nothing does.
+
+    One pair of a kind that the profile is for is enough. Whether a host is one of several, its GPUs do not tell.
+    """
+    if not links or not profile.applies_to or MULTI_NODE in profile.applies_to:
+        return ""
+    pair, kind = next(iter(links.items()))
+    if set(links.values()) & set(profile.applies_to):
+        return ""
+    where = f"{pair} and all others" if len(links) > 1 else pair
+    return f"it is for {' and '.join(profile.applies_to)}, but the GPUs here are linked by {kind} ({where})"
 
 
 def _chain(name: str, profiles: Mapping[str, Any]) -> list[str]:

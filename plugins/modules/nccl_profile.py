@@ -209,16 +209,19 @@ inert:
 """
 
 import os
+from contextlib import suppress
 
 from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils import (
+    gpu_topology,
     nccl_conf,
     nccl_lint,
     nccl_order,
     nccl_places,
     nccl_profiles,
     nccl_sources,
+    nvidia,
     python_startup,
     python_startup_proof,
     server_env,
@@ -246,6 +249,18 @@ def planned(module: AnsibleModule, wish: nccl_places.Wish, profile: nccl_profile
         return nccl_places.plan(
             nccl_places.Wish(wish.home, wish.server, left, wish.conf_path), profile.name, profile.variables
         )
+
+
+def judge(module: AnsibleModule, profile: nccl_profiles.Profile, is_new: bool) -> None:
+    """Warn of what speaks against the profile; the driver is asked how the GPUs are linked when it is new here."""
+    said = [one.text for one in profile.findings if one.level == nccl_lint.WARNING]
+    program = nvidia.find_program() if is_new and profile.applies_to else None
+    if program:
+        # Who cannot tell has no GPUs that are linked, or fails where the GPUs matter.
+        with suppress(gpu_topology.TopologyError):
+            said.append(nccl_profiles.misfit(profile, gpu_topology.links(gpu_topology.read(program))))
+    for text in filter(None, said):
+        module.warn(f"NCCL profile {profile.name}: {text}")
 
 
 def view(module: AnsibleModule, wish: nccl_places.Wish, made: nccl_places.Plan) -> dict:
@@ -286,9 +301,7 @@ def present(module: AnsibleModule) -> dict:
     made = planned(module, wish, resolved)
     changes = made.needed
     rows = [] if module.check_mode else nccl_places.do(made, wish)
-    for one in resolved.findings:
-        if one.level == nccl_lint.WARNING:
-            module.warn(f"NCCL profile {resolved.name}: {one.text}")
+    judge(module, resolved, bool(changes))
     return {
         "changed": bool(changes) or made.record != made.before,
         "path": nccl_profiles.path(wish.home, wish.server),

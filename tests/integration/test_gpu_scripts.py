@@ -145,6 +145,18 @@ def test_job(dry_run):
         assert "killed by SIGKILL" in (out / f"kill.{victim}.jsonl").read_text()
 
 
+def test_kernels(dry_run):
+    out = dry_run("kernels", LIMIT="300")
+    with tarfile.open(out / "kernels.tgz") as archive:
+        archive.extractall(out, filter="data")
+    summary = (out / "summary.txt").read_text()
+    assert "IT DID NOT FAIL" not in summary
+    assert summary.count("said after") == 4
+    for drill in ("flashinfer", "triton", "no-nvcc", "ptxas"):
+        assert "died in phase 'capturing graphs'" in (out / f"drill.{drill}.txt").read_text()
+        assert "No module named 'flashinfer'" in (out / f"drill.{drill}.log").read_text()
+
+
 def test_bench(dry_run):
     out = dry_run("bench")
     records = [json.loads((out / f"record.{number}.json").read_text()) for number in (1, 2)]

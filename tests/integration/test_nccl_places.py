@@ -74,6 +74,23 @@ def test_the_servers_environment_alone_is_the_default(host, write):
     assert content(host.home) == kept
 
 
+def test_a_profile_for_other_links_is_warned_of_when_it_is_written(host, write, tmp_path, monkeypatch):
+    """The driver is not asked again where nothing changes: that would be half a second of each run."""
+    program = tmp_path / "bin" / "nvidia-smi"
+    program.parent.mkdir()
+    program.write_text(
+        '#!/bin/sh\necho "$*" >> "$0.asked"\nprintf "\\tGPU0\\tGPU1\\nGPU0\\t X \\tNV18\\nGPU1\\tNV18\\t X \\n"\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    write = functools.partial(write, by=host.run)  # in one process, warnings add up
+    assert "it is for pcie, but the GPUs here are linked by nvlink (GPU0-GPU1)" in warned(write())
+    assert "linked by" not in warned(write())
+    assert "linked by" not in warned(write("nvlink"))
+    assert "linked by" not in warned(write("stock"))
+    assert Path(f"{program}.asked").read_text() == "topo -m\n" * 2
+
+
 def test_switching_between_profiles_in_all_places_gives_the_same_bytes(write, python, tmp_path):
     conf = tmp_path / "etc" / "nccl.conf"
     conf.parent.mkdir()

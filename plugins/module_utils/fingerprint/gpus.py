@@ -4,11 +4,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 from xml.etree import ElementTree
 
-from .. import gpu_clocks, gpu_settings, nvidia
+from .. import gpu_clocks, gpu_settings, gpu_topology, nvidia
 from .reading import Unknown
 
 # Our name -> where it is in the XML. The first path that gives a value counts: names moved between driver generations.
@@ -65,7 +64,6 @@ _PASSING = {
     "pcie_width": ("pci/pci_gpu_link_info/link_widths/current_link_width",),
     "pcie_replays": ("pci/replay_counter",),
 }
-_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")  # the header is underlined, terminal or not
 _NOTHING = ("", "N/A", "[N/A]", "Unknown Error", "Insufficient Permissions")
 
 
@@ -176,40 +174,12 @@ def add_locks(home: str, gpus: list[dict[str, Any]] | None, unknown: Unknown) ->
 
 
 def topology(gpus: list[dict[str, Any]] | None, unknown: Unknown) -> dict[str, str] | None:
-    """How the GPUs reach each other and where they sit, by ``nvidia-smi topo -m``; {} for fewer than two of them."""
+    """How the GPUs reach each other and where they sit, see :mod:`..gpu_topology`; {} for fewer than two of them."""
     program = nvidia.find_program()
     if gpus is None or program is None or len(gpus) < 2:
         return None if gpus is None else {}
     try:
-        status, out, err = nvidia.run([program, "topo", "-m"], nvidia.TIMEOUT_S)
-    except OSError as error:
-        status, out, err = 1, "", str(error)
-    if status != 0:
-        unknown["hardware.topology"] = f"{program} topo -m: {' '.join((err or out).split())[:200] or 'no answer'}"
+        return gpu_topology.read(program)
+    except gpu_topology.TopologyError as error:
+        unknown["hardware.topology"] = str(error)
         return None
-    found = parse_topology(out)
-    if not found:
-        unknown["hardware.topology"] = f"{program} topo -m printed no matrix"
-    return found or None
-
-
-def parse_topology(text: str) -> dict[str, str]:
-    """ "GPU0-GPU1" -> NV18, PIX, PXB, PHB, NODE or SYS; "GPU0 NUMA Affinity" and "GPU0 CPU Affinity" as printed."""
-    lines = [_ESCAPES.sub("", line) for line in text.splitlines()]
-    header: list[str] = []
-    found: dict[str, str] = {}
-    for line in lines:
-        cells = [cell.strip() for cell in line.split("\t")]
-        if not header and "GPU0" in cells:
-            header = cells
-        elif header and cells[0] in header:
-            for name, value in zip(header[1:], cells[1:]):
-                if not name or value in ("X", "N/A", ""):
-                    continue
-                if "Affinity" in name:
-                    found[f"{cells[0]} {name}"] = value
-                elif f"{name}-{cells[0]}" not in found:
-                    found[f"{cells[0]}-{name}"] = value
-        elif header and not line.strip():
-            break
-    return found

@@ -171,29 +171,6 @@ def test_counters_of_what_held_the_clocks_down():
     }
 
 
-# As nvidia-smi topo -m prints it: tabs, and the header underlined.
-TOPOLOGY = (
-    "\t\x1b[4mGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m\n"
-    "GPU0\t X \tNODE\tPIX\t0-31\t0\t\tN/A\n"
-    "GPU1\tNODE\t X \tSYS\t0-31\t0\t\tN/A\n"
-    "NIC0\tPIX\tSYS\t X \t\t\t\n"
-    "\nLegend:\n\n  X    = Self\n  SYS  = Connection traversing PCIe\n"
-)
-
-
-def test_the_topology_matrix():
-    assert gpus.parse_topology(TOPOLOGY) == {
-        "GPU0-GPU1": "NODE",
-        "GPU0-NIC0": "PIX",
-        "GPU1-NIC0": "SYS",
-        "GPU0 CPU Affinity": "0-31",
-        "GPU0 NUMA Affinity": "0",
-        "GPU1 CPU Affinity": "0-31",
-        "GPU1 NUMA Affinity": "0",
-    }
-    assert gpus.parse_topology("No devices were found\n") == {}
-
-
 def test_the_container_may_be_younger_than_the_host(tmp_path):
     (tmp_path / "proc" / "1").mkdir(parents=True)
     (tmp_path / "proc" / "uptime").write_text("1000.00 1.0\n")
