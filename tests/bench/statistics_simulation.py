@@ -1,6 +1,6 @@
 """What the statistics promise, checked on made starts whose truth is known: false alarms, coverage, power.
 
-usage: python tests/bench/statistics_simulation.py [--trials 4000] [--seed 1]
+usage: python tests/bench/statistics_simulation.py [--trials 4000] [--seed 1] [--part baselines|comparisons]
 
 The model is that of docs/statistics.md: y = mu + b + e, starts differ by sigma 1.5 %, repeats within one by 0.3 %, five
 repeats a start, tolerance 2 %. Each line is a share of the trials with its own 95 % interval. Ends with status 1 when a
@@ -24,6 +24,7 @@ from ansible_collections.groundstate.llm.plugins.plugin_utils import comparison_
 from ansible_collections.groundstate.llm.plugins.plugin_utils.verdict import position  # noqa: E402
 
 BETWEEN, WITHIN, REPEATS, TOLERANCE = 0.015, 0.003, 5, 0.02
+MOVED = ("faster", "slower")
 
 
 class Table:
@@ -50,9 +51,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trials", type=int, default=4000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--part", choices=sorted(PARTS))
     options = parser.parse_args()
-    dice = random.Random(options.seed)
     table = Table(options.trials)
+    print("| what | share % | promised % |\n| --- | --- | --- |")
+    for name, part in PARTS.items():
+        if options.part in (None, name):
+            part(table, random.Random(options.seed))
+    print(
+        f"\n{options.trials} trials, seed {options.seed}, sigma between starts {100 * BETWEEN:g} %, within "
+        f"{100 * WITHIN:g} %, {REPEATS} repeats"
+    )
+    if table.broken:
+        print(f"broken: {'; '.join(table.broken)}", file=sys.stderr)
+    return 1 if table.broken else 0
+
+
+def of_baselines(table: Table, dice: random.Random) -> None:
+    """One start or a few against a baseline: docs/statistics.md."""
 
     def starts(count: int, shift: float = 0.0) -> list[list[float]]:
         luck = [shift + dice.gauss(0, BETWEEN) for _ in range(count)]
@@ -67,13 +83,11 @@ def main() -> int:
     def verdict(found: comparison.Difference, tolerance: float = TOLERANCE) -> str:
         return position(found.low, found.high, tolerance)
 
-    print("| what | share % | promised % |\n| --- | --- | --- |")
     designs = [(3, 1), (5, 1), (8, 1), (3, 3), (5, 5), (8, 3)]
-    moved = ("faster", "slower")
     for n, k in designs:
 
         def alarm(tolerance: float, n: int = n, k: int = k) -> bool:
-            return verdict(compare(n, k), tolerance) in moved
+            return verdict(compare(n, k), tolerance) in MOVED
 
         table.row(f"false alarm, tolerance 0, {n} against {k}", lambda alarm=alarm: alarm(1e-9), 0.0, 0.05)
         table.row(f"false alarm, tolerance 2 %, {n} against {k}", lambda alarm=alarm: alarm(TOLERANCE), 0.0, 0.05)
@@ -109,7 +123,7 @@ def main() -> int:
     def looks(plan: tuple[int, ...], alpha: float) -> bool:
         old, new = starts(5), starts(plan[-1])
         seen = (comparison.difference(old, new[:count], alpha) for count in plan)
-        return any(verdict(one, 1e-9) in moved for one in seen)
+        return any(verdict(one, 1e-9) in MOVED for one in seen)
 
     planned, greedy = (3, 5, 7), tuple(range(1, 8))
     table.row("false alarm in any of the planned looks at 3, 5, 7 starts", lambda: looks(planned, 0.05 / 3), 0.0, 0.05)
@@ -126,6 +140,11 @@ def main() -> int:
 
     table.row("Holm: any of six unchanged metrics is called changed", family, 0.0, 0.05)
 
+
+def of_comparisons(table: Table, dice: random.Random) -> None:
+    """Arms in blocks, at all planned looks: docs/compare.md."""
+    blocks: list[int] = []
+
     def compared(effects: dict[str, float], drift: float = 0.0, tolerance: float = TOLERANCE) -> list[str]:
         """The verdicts of a comparison of arms with these true effects; ``drift``: share from start to start."""
         told = [{"name": name, "declared": {}} for name in effects]
@@ -136,10 +155,11 @@ def main() -> int:
             comparisons.add(document, {**start, "repeats": repeats})
             if comparison_verdict.look(document):
                 break
+        blocks.append(comparisons.complete_blocks(document))
         return [one["verdict"] for one in document["result"]["pairs"]]
 
     def alarmed(effects: dict[str, float], drift: float) -> bool:
-        return bool(set(moved) & set(compared(effects, drift, 1e-9)))
+        return bool(set(MOVED) & set(compared(effects, drift, 1e-9)))
 
     two, three = {"A": 0.0, "B": 0.0}, {"A": 0.0, "B": 0.0, "C": 0.0}
     for drift in (0.0, 0.005, -0.01):
@@ -150,15 +170,12 @@ def main() -> int:
         for drift in (0.0, -0.01):
             effects = {"A": 0.0, "B": math.log1p(effect)}
             label = f"comparison finds {100 * effect:g} % at some look, drift {100 * drift:g} % a start"
+            blocks.clear()
             table.row(label, lambda e=effects, d=drift: compared(e, d) == ["slower"], part=4)
-    print(
-        f"\n{options.trials} trials, seed {options.seed}, sigma between starts {100 * BETWEEN:g} %, within "
-        f"{100 * WITHIN:g} %, {REPEATS} repeats"
-    )
-    if table.broken:
-        print(f"broken: {'; '.join(table.broken)}", file=sys.stderr)
-    return 1 if table.broken else 0
+            print(f"|   blocks until it was over, on average | {sum(blocks) / len(blocks):.1f} | |", flush=True)
 
+
+PARTS = {"baselines": of_baselines, "comparisons": of_comparisons}
 
 if __name__ == "__main__":
     sys.exit(main())
