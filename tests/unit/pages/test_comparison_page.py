@@ -72,14 +72,37 @@ def test_accept_length_stands_against_break_even(tmp_path):
         ("break-even", 2.75, 2.7, 2.8),
     ]
     for words in (
-        "A plain step of base takes 12.1 ms",
-        "0.914",
-        "1.09",
+        "A plain step of base takes 12.1 ms (12.0 to 12.2)",
         "48 instead of 2048",
         "a cheaper cycle",
-        "64.0 %",
     ):
         assert words in found.words
+
+
+def test_every_figure_of_speculation_has_its_interval(tmp_path):
+    document = page_data.speculation(tmp_path, "gpu1")
+    found = page(tmp_path, document)
+    row = "eagle3 does not pay 2 2.00 1.96 to 2.04 2.75 2.70 to 2.80 33.3 32.9 to 33.8 0.727 0.710 to 0.740 "
+    row += "0.618 0.601 to 0.635 0.914 0.895 to 0.932 1.09 1.07 to 1.11 1.75 1.72 to 1.78"
+    assert row in found.words
+    assert "64.0 % (62.0 % to 66.0 %), 56.0 % (53.0 % to 59.0 %)" in found.words
+    [one] = document["speculation"]["configurations"]
+    one["break_even"] = {"value": 2.95, "low": 2.85, "high": 3.05}
+    one.update(needed_acceptance=0.983, needed_acceptance_interval=[0.949, None])
+    comparisons.write(str(tmp_path), document)
+    assert "0.983 0.949 to out of reach" in page(tmp_path, document).words
+
+
+def test_a_comparison_of_before_these_intervals_is_a_page_all_the_same(tmp_path):
+    document = page_data.speculation(tmp_path, "gpu1")
+    [one] = document["speculation"]["configurations"]
+    for told in (one, document["speculation"]):
+        for name in [name for name in told if "interval" in name or name in ("acceptance", "confidence")]:
+            del told[name]
+    comparisons.write(str(tmp_path), document)
+    found = page(tmp_path, document)
+    assert "0.727 0.710 to 0.740 \u2013 0.914 1.09 1.75" in found.words
+    assert "64.0 %, 56.0 %" in found.words
 
 
 def test_clocks_power_and_temperature_under_load_are_by_start(tmp_path):
