@@ -14,7 +14,7 @@ import yaml
 
 from ...module_utils import files, stats
 from ...module_utils.fingerprint import under_load
-from .. import comparisons, explanations, records, speculation_lines, verdict
+from .. import comparisons, explanations, records, shares, speculation_lines, verdict
 from . import charts, html, words
 
 Document = dict[str, Any]
@@ -278,7 +278,8 @@ def _ratio_chart(document: Document) -> charts.Chart | None:
                 "colour": _VERDICT_COLOURS.get(one["verdict"], "var(--open)"),
                 "change": 100 * (one["ratio"] - 1),
                 "low": None if low is None else 100 * (low - 1),
-                "high": None if high is None else 100 * (high - 1),
+                # What is told as being beyond would leave no room for the tolerance beside it.
+                "high": None if high is None else 100 * min(high - 1, shares.MOST),
             }
         )
     share = 100 * document["tolerance"]

@@ -57,6 +57,18 @@ def test_the_ratio_stands_with_its_interval_against_the_tolerance(tmp_path):
     assert "same is as fast as base, within 2.0 %" in found.words
 
 
+def test_two_blocks_tell_no_numbers_that_nobody_can_use(tmp_path):
+    document = page_data.comparison(tmp_path, "gpu1", {"base": 1.0, "other": 1.0}, looks=(2,), blocks=2)
+    document["result"]["pairs"][0].update(ratio=0.333, ratio_low=0.00002, ratio_high=5403.4, mde=2280.489)
+    document["result"]["drift"].update(per_block=0.246, low=-0.99999, high=5402.366)
+    comparisons.write(str(tmp_path), document)
+    found = page(tmp_path, document)
+    assert "\u221266.7 % (below \u221299 % to above +1000 %)" in found.words
+    assert "2 above 1000 %" in found.words, "blocks, then the smallest difference"
+    assert "+24.60 % a block (below \u221299 % to above +1000 %)" in found.words
+    assert found.json["rows-ratio"]["pairs"][0]["high"] == 1000.0
+
+
 def test_what_an_open_comparison_needs_is_said(tmp_path):
     found = page(tmp_path, page_data.comparison(tmp_path, "gpu1", {"base": 1.0, "noisy": 1.02}, spread=0.03))
     assert "noisy against base:" in found.words

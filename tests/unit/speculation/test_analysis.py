@@ -78,7 +78,7 @@ def test_what_a_start_counts_has_an_interval_over_the_starts(compared):
     document, records = compared({"base": BASE, "eagle3": DISPUTE}, blocks=3, engine="sglang")
     lengths, shares, chunks = (1.9, 2.0, 2.1), ([0.6, 0.9], [0.7, 0.99], [0.8, 1.0]), (1.4, 1.5, 1.6)
     own = [records[one["record"]] for one in document["starts"] if one["arm"] == "eagle3"]
-    for record, length, share, chunk in zip(own, lengths, shares, chunks):
+    for record, length, share, chunk in zip(own, lengths, shares, chunks, strict=True):
         level = record["measurement"]["levels"][0]
         level["speculation"].update(accept_length=length, acceptance_per_position=share)
         level["tokens_per_chunk"] = chunk
