@@ -148,7 +148,7 @@ speculation:
           type: float
           returned: always
         needed_acceptance_interval:
-          description: Its interval. An end is null when no acceptance reaches it; both are where those of C(break_even) are.
+          description: Its interval. An end is null when no acceptance reaches it; both are with those of C(break_even).
           type: list
           elements: float
           returned: always

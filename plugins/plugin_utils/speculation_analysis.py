@@ -108,6 +108,7 @@ def _configuration(
     needed = over(lambda tokens, rate, base_rate: tokens - rate + base_rate)
     speedup = _interval([block[arm].log_rate - block[base].log_rate for block in blocks], confidence)
     verdict = judge(speedup, document["tolerance"])
+    idle = speculation_traps.nothing_drafted(own)
     each = positions(own, confidence)
     chunks = _interval(
         [math.log(one) if (one := level(record).get("tokens_per_chunk")) else None for record in own], confidence
@@ -125,7 +126,7 @@ def _configuration(
         "cycle_s": cycle,
         "break_even": needed,
         "speedup": speedup,
-        **_of_drafts(drafts, length, needed),
+        **_of_drafts(None if idle else drafts, length, needed),
         "verdict": verdict,
         "verdict_note": None,
         "would_pay_if": [],
@@ -134,7 +135,9 @@ def _configuration(
         found["verdict_note"] = f"it gains less than the tolerance of {100 * document['tolerance']:g} %"
     # One that looks faster and is not sure needs more blocks, nothing else.
     slower = speedup["value"] is not None and speedup["value"] <= 1.0
-    if slower and length["value"] and cycle["value"] and needed["value"]:
+    if idle and verdict != "pays":
+        found["would_pay_if"] = [speculation_traps.to_draft(document, arm)]
+    elif slower and length["value"] and cycle["value"] and needed["value"]:
         base_step = cycle["value"] / needed["value"]
         found["would_pay_if"] = speculation.changes(length["value"], cycle["value"], base_step, drafts)
     found["traps"] = speculation_traps.find(document, found, own, _of_arm(document, records, base))
@@ -156,9 +159,10 @@ def judge(speedup: Mapping[str, float | None], tolerance: float) -> str:
 def _of_drafts(
     drafts: int | None, length: Mapping[str, float | None], needed: Mapping[str, float | None]
 ) -> dict[str, Any]:
-    """What takes the number of drafts to be known; the ends of an interval change places in the ceiling.
+    """What takes the number of drafts to be known (None: it is not, or nothing was drafted).
 
-    Of the needed acceptance an end is also None when no acceptance reaches it.
+    The ends of an interval change places in the ceiling; one of the needed acceptance is also None when no acceptance
+    reaches it.
     """
     found: dict[str, Any] = {
         "acceptance": None,
