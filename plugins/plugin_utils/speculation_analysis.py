@@ -131,8 +131,8 @@ def _configuration(
         "verdict_note": None,
         "would_pay_if": [],
     }
-    if verdict == "does not pay" and (speedup["value"] or 0.0) > 1.0:
-        found["verdict_note"] = f"it gains less than the tolerance of {100 * document['tolerance']:g} %"
+    if verdict == "does not pay" and speedup["value"]:
+        found["verdict_note"] = speculation.below_tolerance(speedup["value"], document["tolerance"])
     # One that looks faster and is not sure needs more blocks, nothing else.
     slower = speedup["value"] is not None and speedup["value"] <= 1.0
     if idle and verdict != "pays":
