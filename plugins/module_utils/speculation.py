@@ -225,7 +225,8 @@ def lines(found: dict[str, Any], drafts: int) -> list[str]:
                 "verify",
                 f"{verify['verify_ms']:g} ms of the cycle ({100 * verify['share']:.0f} %), "
                 f"{_figure(verify['rest_ms'], 1)} ms are drafting and overhead; without them it would be "
-                f"{verify['rate_without_rest']:.0f} tok/s and break-even {_figure(verify['break_even_without_rest'], 2)}",
+                f"{verify['rate_without_rest']:.0f} tok/s and "
+                f"break-even {_figure(verify['break_even_without_rest'], 2)}",
             )
         )
     note = found["verdict_note"]
