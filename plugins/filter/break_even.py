@@ -17,8 +17,8 @@ def _number(name: str, value: Any) -> float:
         raise ValueError(f"{name}: {value!r} is not a number")
     try:
         return float(value)
-    except (ValueError, OverflowError) as error:
-        raise ValueError(f"{name}: {value!r} is not a number") from error
+    except (ValueError, OverflowError):
+        raise ValueError(f"{name}: {value!r} is not a number") from None
 
 
 def _whole(name: str, value: Any) -> int:
@@ -28,7 +28,14 @@ def _whole(name: str, value: Any) -> int:
     return int(number)
 
 
-def break_even(base_step_ms: Any, rate: Any, accept_length: Any, drafts: Any, verify_ms: Any = None) -> dict[str, Any]:
+def break_even(
+    base_step_ms: Any,
+    rate: Any,
+    accept_length: Any,
+    drafts: Any,
+    verify_ms: Any = None,
+    tolerance: Any = speculation.TOLERANCE,
+) -> dict[str, Any]:
     """What follows from a step, a rate and an accept length: see :func:`..module_utils.speculation.calculate`."""
     try:
         verify = None if verify_ms is None else _number("verify_ms", verify_ms)
@@ -38,9 +45,11 @@ def break_even(base_step_ms: Any, rate: Any, accept_length: Any, drafts: Any, ve
             _number("accept_length", accept_length),
             _whole("drafts", drafts),
             verify,
+            _number("tolerance", tolerance),
         )
     except ValueError as error:
-        raise AnsibleFilterError(f"break_even: {error}") from error
+        # Ansible shows the message of a cause as well, and this one has it already.
+        raise AnsibleFilterError(f"break_even: {error}") from None
 
 
 class FilterModule:

@@ -22,6 +22,8 @@ from typing import Any
 
 #: Below it the draft is as good as never accepted, which no working draft is: it is not the one for this model.
 MISCONFIGURED = 1.05
+#: Share of the rate that does not matter, as the role compare has it by default (``compare_tolerance``).
+TOLERANCE = 0.02
 
 
 def cycle_s(accept_length: float, rate: float) -> float:
@@ -86,6 +88,18 @@ def conditional(accepted_at: Sequence[float], drafts: float) -> list[float | Non
     return found
 
 
+def below_tolerance(speedup: float, tolerance: float) -> str | None:
+    """What is to be said of a speed-up that is none worth a draft's memory though it is no loss; None of any other."""
+    if not 1.0 <= speedup <= 1.0 + tolerance:
+        return None
+    return f"it gains less than the tolerance of {100 * tolerance:g} %" if tolerance else "it gains nothing"
+
+
+def _figure(value: float, digits: int) -> str:
+    """A number with so many digits after the point; with two that count where these would hide it."""
+    return f"{value:.{digits}f}" if value == 0 or abs(value) >= 10.0 ** (1 - digits) else f"{value:.2g}"
+
+
 def changes(length: float, cycle: float, base_step: float, drafts: int | None) -> list[str]:
     """What would have to be otherwise for speculation to pay, as sentences; none where it pays as it is. Times in
     seconds.
@@ -96,7 +110,7 @@ def changes(length: float, cycle: float, base_step: float, drafts: int | None) -
     if length >= needed:
         return []
     allowed = length * base_step
-    times = [f"{1000 * one:.1f}" for one in (allowed, cycle)]
+    times = [_figure(1000 * one, 1) for one in (allowed, cycle)]
     if times[0] == times[1]:
         return [f"next to nothing: within rounding, a cycle of {times[1]} ms at this accept length is break-even"]
     found = []
@@ -125,11 +139,15 @@ def changes(length: float, cycle: float, base_step: float, drafts: int | None) -
     return found
 
 
-def _refuse(base_step_ms: float, rate: float, length: float, drafts: int, verify_ms: float | None) -> None:
+def _refuse(
+    base_step_ms: float, rate: float, length: float, drafts: int, verify_ms: float | None, tolerance: float
+) -> None:
     numbers = {"base_step_ms": base_step_ms, "rate": rate, "verify_ms": 1.0 if verify_ms is None else verify_ms}
     for name, value in numbers.items():
         if not 1e-9 < value < 1e9:
             raise ValueError(f"{name}: {value:g} is not a number above 0 and below 1e9")
+    if not 0.0 <= tolerance < 1.0:
+        raise ValueError(f"tolerance: {tolerance:g} is no share of a rate: 0.02 means 2 %")
     if not 1 <= drafts <= 1024:
         raise ValueError(f"drafts: {drafts} is not a number of drafted tokens from 1 to 1024")
     if not 1.0 <= length <= drafts + 1:
@@ -140,16 +158,23 @@ def _refuse(base_step_ms: float, rate: float, length: float, drafts: int, verify
 
 
 def calculate(
-    base_step_ms: float, rate: float, accept_length: float, drafts: int, verify_ms: float | None = None
+    base_step_ms: float,
+    rate: float,
+    accept_length: float,
+    drafts: int,
+    verify_ms: float | None = None,
+    tolerance: float = TOLERANCE,
 ) -> dict[str, Any]:
     """Everything that follows from numbers that somebody measured; no interval, since none was given.
 
     ``base_step_ms``: time per token without speculation; ``rate``: tokens a second of one stream with it;
     ``accept_length``: tokens a cycle, the target's own included; ``drafts``: drafted tokens of a cycle (SGLang's
     speculative_num_draft_tokens counts the root of the tree as well: one more); ``verify_ms``: what verifying is said
-    to take, to see how much of the cycle it explains. Raises ValueError for what cannot be.
+    to take, to see how much of the cycle it explains; ``tolerance``: share of the rate that does not matter. As in a
+    comparison, only what is faster by more than that pays: as fast as without is not worth the memory of a draft.
+    Raises ValueError for what cannot be.
     """
-    _refuse(base_step_ms, rate, accept_length, drafts, verify_ms)
+    _refuse(base_step_ms, rate, accept_length, drafts, verify_ms, tolerance)
     length = accept_length
     cycle, base_step = cycle_s(length, rate), base_step_ms / 1000.0
     needed = break_even_length(cycle, base_step)
@@ -173,7 +198,9 @@ def calculate(
         "needed_acceptance": needed_acceptance(needed, drafts),
         "ceiling": ceiling(drafts, needed),
         "verify": verify,
-        "verdict": "pays" if speedup > 1.0 else "does not pay",
+        "tolerance": tolerance,
+        "verdict": "pays" if speedup > 1.0 + tolerance else "does not pay",
+        "verdict_note": below_tolerance(speedup, tolerance),
         "would_pay_if": changes(length, cycle, base_step, drafts),
     }
 
@@ -183,10 +210,10 @@ def lines(found: dict[str, Any], drafts: int) -> list[str]:
     needed, verify = found["needed_acceptance"], found["verify"]
     told = "more than 1: out of reach" if needed is None else f"{needed:.3f}"
     rows = [
-        ("cycle", f"{found['cycle_ms']:.1f} ms (accept length / rate)"),
-        ("break-even", f"accept length {found['break_even']:.2f} (cycle / base step)"),
+        ("cycle", f"{_figure(found['cycle_ms'], 1)} ms (accept length / rate)"),
+        ("break-even", f"accept length {_figure(found['break_even'], 2)} (cycle / base step)"),
         ("acceptance", f"{found['acceptance']:.3f} at each of {drafts} positions; break-even needs {told}"),
-        ("speed-up", f"{found['speedup']:.2f}x; if everything were accepted {found['ceiling']:.2f}x"),
+        ("speed-up", f"{_figure(found['speedup'], 2)}x; if everything were accepted {_figure(found['ceiling'], 2)}x"),
     ]
     if verify is not None and verify["rest_ms"] < 0:
         rows.append(
@@ -196,11 +223,13 @@ def lines(found: dict[str, Any], drafts: int) -> list[str]:
         rows.append(
             (
                 "verify",
-                f"{verify['verify_ms']:g} ms of the cycle ({100 * verify['share']:.0f} %), {verify['rest_ms']:.1f} ms "
-                f"are drafting and overhead; without them it would be {verify['rate_without_rest']:.0f} tok/s and "
-                f"break-even {verify['break_even_without_rest']:.2f}",
+                f"{verify['verify_ms']:g} ms of the cycle ({100 * verify['share']:.0f} %), "
+                f"{_figure(verify['rest_ms'], 1)} ms are drafting and overhead; without them it would be "
+                f"{verify['rate_without_rest']:.0f} tok/s and "
+                f"break-even {_figure(verify['break_even_without_rest'], 2)}",
             )
         )
-    rows.append(("verdict", found["verdict"]))
+    note = found["verdict_note"]
+    rows.append(("verdict", f"{found['verdict']}: {note}" if note else found["verdict"]))
     rows += [("it needs" if not index else "or", one) for index, one in enumerate(found["would_pay_if"])]
     return [f"{label:<11} {text}" for label, text in rows]

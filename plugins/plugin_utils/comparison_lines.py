@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from . import comparison_verdict, comparisons, summary
+from . import comparison_verdict, comparisons, shares, summary
 
 
 def duration(seconds: float) -> str:
@@ -55,17 +55,18 @@ def ended(document: dict[str, Any], start: dict[str, Any]) -> str:
     notes = [*start["weak"], *start["notes"]]
     text += f" ({'; '.join(notes)})" if notes else ""
     standing = [one for one in comparison_verdict.judge(document)["pairs"] if one["ratio"] is not None]
-    return text + "".join(f"; {one['arm']} so far {ratio(one)}" for one in standing)
+    return text + "".join(f"; {one['arm']} so far {ratio(one, _TELLING)}" for one in standing)
 
 
-#: With fewer blocks an interval at this confidence is so wide that it says nothing.
+#: With fewer blocks an interval at this confidence is so wide that it says nothing of a comparison that goes on.
 _TELLING = 3
 
 
-def ratio(pair: dict[str, Any]) -> str:
-    """A pair's ratio with its interval, as a change in percent."""
+def ratio(pair: dict[str, Any], least_blocks: int = 0) -> str:
+    """A pair's ratio as a change in percent, with its interval from ``least_blocks`` blocks on."""
     text = summary.percent(pair["ratio"])
-    if pair["ratio_low"] is not None and pair["blocks"] >= _TELLING:
+    known = pair["ratio_low"] is not None and pair["ratio_high"] is not None
+    if known and pair["blocks"] >= least_blocks:
         text += f" ({summary.percent(pair['ratio_low'])} to {summary.percent(pair['ratio_high'])})"
     return f"{text} over {summary.count(pair['blocks'], 'block')}"
 
@@ -93,13 +94,13 @@ def result(document: dict[str, Any], path: str) -> list[str]:
         rows.append(("verdict", _verdict(document, one, base)))
         rows += [("", reason) for reason in one["reasons"]]
         if one["mde"] is not None:
-            rows.append(("MDE", f"{100 * one['mde']:.1f} %: smaller true differences are found less than 4 times in 5"))
+            rows.append(
+                ("MDE", f"{shares.percent(one['mde'])} %: smaller true differences are found less than 4 times in 5")
+            )
     if found["drift"]:
         drift = found["drift"]
-        shares = [f"{100 * drift[name]:+.1f}" for name in ("per_block", "low", "high")]
-        rows.append(
-            ("drift", f"{shares[0]} % a block ({shares[1]} to {shares[2]}), p {drift['p']:.2g}: {drift['note']}")
-        )
+        value, low, high = (shares.percent(drift[name], signed=True) for name in ("per_block", "low", "high"))
+        rows.append(("drift", f"{value} % a block ({low} to {high}), p {drift['p']:.2g}: {drift['note']}"))
     rows += [("note", note) for note in _notes(document)]
     spent = comparisons.spent_seconds(document)
     state = {"running": "unfinished", "refused": "refused: see the differences"}.get(

@@ -5,8 +5,9 @@
 Every figure is computed block by block, from the two starts of a block, and then averaged over the blocks as a log,
 with Student's t: the block is the unit of statistics. All of T = L / rate, L* = T / t_b and the speed-up are products
 and quotients, so that their logs are sums of what was measured in the block: nothing is linearised, and that a start
-with a longer accept length is also a faster one stays in. What is derived from L* alone (the needed acceptance, the
-ceiling) is monotone in it, so the ends of its interval give the ends of theirs.
+with a longer accept length is also a faster one stays in. What is derived from L or from L* alone (the acceptance; the
+needed acceptance, the ceiling) is monotone in it, so the ends of its interval give the ends of theirs. What a start
+counts by itself (acceptance at a position, tokens per chunk) is averaged over the arm's starts.
 """
 
 from __future__ import annotations
@@ -107,27 +108,36 @@ def _configuration(
     needed = over(lambda tokens, rate, base_rate: tokens - rate + base_rate)
     speedup = _interval([block[arm].log_rate - block[base].log_rate for block in blocks], confidence)
     verdict = judge(speedup, document["tolerance"])
+    idle = speculation_traps.nothing_drafted(own)
+    each = positions(own, confidence)
+    chunks = _interval(
+        [math.log(one) if (one := level(record).get("tokens_per_chunk")) else None for record in own], confidence
+    )
     found: dict[str, Any] = {
         "arm": arm,
         "drafts": drafts,
         "accept_length": length,
         "accept_length_source": _told(own, "source"),
         "accept_length_note": _told(own, "note"),
-        "tokens_per_chunk": _mean([level(record).get("tokens_per_chunk") for record in own]),
-        "acceptance_per_position": positions(own),
+        "tokens_per_chunk": chunks["value"],
+        "tokens_per_chunk_interval": [chunks["low"], chunks["high"]],
+        "acceptance_per_position": [one["value"] for one in each],
+        "acceptance_per_position_intervals": [[one["low"], one["high"]] for one in each],
         "cycle_s": cycle,
         "break_even": needed,
         "speedup": speedup,
-        **_of_drafts(drafts, length["value"], needed),
+        **_of_drafts(None if idle else drafts, length, needed),
         "verdict": verdict,
         "verdict_note": None,
         "would_pay_if": [],
     }
-    if verdict == "does not pay" and (speedup["value"] or 0.0) > 1.0:
-        found["verdict_note"] = f"it gains less than the tolerance of {100 * document['tolerance']:g} %"
+    if verdict == "does not pay" and speedup["value"]:
+        found["verdict_note"] = speculation.below_tolerance(speedup["value"], document["tolerance"])
     # One that looks faster and is not sure needs more blocks, nothing else.
     slower = speedup["value"] is not None and speedup["value"] <= 1.0
-    if slower and length["value"] and cycle["value"] and needed["value"]:
+    if idle and verdict != "pays":
+        found["would_pay_if"] = [speculation_traps.to_draft(document, arm)]
+    elif slower and length["value"] and cycle["value"] and needed["value"]:
         base_step = cycle["value"] / needed["value"]
         found["would_pay_if"] = speculation.changes(length["value"], cycle["value"], base_step, drafts)
     found["traps"] = speculation_traps.find(document, found, own, _of_arm(document, records, base))
@@ -146,20 +156,33 @@ def judge(speedup: Mapping[str, float | None], tolerance: float) -> str:
     return comparison_verdict.pays(low, high, tolerance)
 
 
-def _of_drafts(drafts: int | None, length: float | None, needed: Mapping[str, float | None]) -> dict[str, Any]:
-    """What takes the number of drafts to be known; the ends of an interval change places in the ceiling."""
+def _of_drafts(
+    drafts: int | None, length: Mapping[str, float | None], needed: Mapping[str, float | None]
+) -> dict[str, Any]:
+    """What takes the number of drafts to be known (None: it is not, or nothing was drafted).
+
+    The ends of an interval change places in the ceiling; one of the needed acceptance is also None when no acceptance
+    reaches it.
+    """
     found: dict[str, Any] = {
         "acceptance": None,
+        "acceptance_interval": [None, None],
         "needed_acceptance": None,
         "needed_acceptance_interval": [None, None],
         "ceiling": None,
         "ceiling_interval": [None, None],
     }
-    value = needed["value"]
-    if drafts is None or value is None or length is None:
+    value, measured = needed["value"], length["value"]
+    if drafts is None or value is None or measured is None:
         return found
     ends = [needed["low"], needed["high"]]
-    found["acceptance"] = speculation.needed_acceptance(length, drafts)
+    found["acceptance"] = speculation.needed_acceptance(measured, drafts)
+    if found["acceptance"] is not None:
+        found["acceptance_interval"] = [
+            # Luck may take an end beyond what a cycle can give; an acceptance is 1 at most.
+            None if end is None else speculation.needed_acceptance(min(end, drafts + 1.0), drafts)
+            for end in (length["low"], length["high"])
+        ]
     found["needed_acceptance"] = speculation.needed_acceptance(value, drafts)
     found["needed_acceptance_interval"] = [
         None if end is None else speculation.needed_acceptance(end, drafts) for end in ends
@@ -177,20 +200,29 @@ def depth(document: Mapping[str, Any], arm: str, own: Sequence[Record]) -> int |
         engine = get_engine(record["measurement"]["server"]["engine"])
         resolved = (entry.get("resolved") or {}).get("engine_arguments") or {}
         found = engine.draft_depth(declared, resolved)
-        return found or len(positions(own)) or None
+        return found or max(map(len, _counted(own)), default=0) or None
     return None
 
 
-def positions(own: Sequence[Record]) -> list[float | None]:
-    """p_i, as means over the starts that tell it."""
-    told = [(level(record).get("speculation") or {}).get("acceptance_per_position") or [] for record in own]
-    longest = max((len(one) for one in told), default=0)
-    return [_mean([one[place] for one in told if place < len(one)]) for place in range(longest)]
+def _counted(own: Sequence[Record]) -> list[list[float | None]]:
+    """Of each start the acceptance at each position."""
+    return [(level(record).get("speculation") or {}).get("acceptance_per_position") or [] for record in own]
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [one for one in values if one is not None]
-    return stats.mean(known) if known else None
+def positions(own: Sequence[Record], confidence: float) -> list[dict[str, float | None]]:
+    """p_i, as means over the starts that tell it, with their intervals. A share may be 0 and has no log: as it is."""
+    told = _counted(own)
+    return [
+        _share([one[place] for one in told if place < len(one)], confidence)
+        for place in range(max(map(len, told), default=0))
+    ]
+
+
+def _share(values: Sequence[float | None], confidence: float) -> dict[str, float | None]:
+    """Mean and interval of shares, which lie between 0 and 1."""
+    found = stats.mean_interval([one for one in values if one is not None], confidence)
+    ends = [None if end is None else min(1.0, max(0.0, end)) for end in (found.low, found.high)]
+    return {"value": found.mean, "low": ends[0], "high": ends[1]}
 
 
 def _told(own: Sequence[Record], name: str) -> str | None:

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -33,6 +33,31 @@ def interval(found: Mapping[str, Any], unit: str = "", scale: float = 1.0, digit
     return f"{text} ({scale * found['low']:.{digits}f} to {scale * found['high']:.{digits}f})"
 
 
+def measured(one: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A figure of a configuration whose interval stands beside it, as value, low and high; None for what is not there.
+
+    Comparisons of older versions have fewer intervals.
+    """
+    low, high = one.get(f"{name}_interval") or (None, None)
+    return {"value": one.get(name), "low": low, "high": high}
+
+
+def positions(one: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The acceptance at each position, as value, low and high."""
+    values = one.get("acceptance_per_position") or []
+    ends = one.get("acceptance_per_position_intervals") or [(None, None)] * len(values)
+    return [{"value": value, "low": low, "high": high} for value, (low, high) in zip(values, ends)]
+
+
+def needed_ends(one: Mapping[str, Any]) -> str:
+    """The interval of the needed acceptance, of which an end may be out of reach; "" where it is not known."""
+    ends = measured(one, "needed_acceptance")
+    if one["break_even"]["low"] is None or one["ceiling"] is None or ends["low"] is ends["high"] is None:
+        return ""
+    low, high = ("out of reach" if ends[name] is None else f"{ends[name]:.3f}" for name in ("low", "high"))
+    return f"{low} to {high}"
+
+
 def _configuration(one: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = [(one["arm"], f"{one['verdict'].upper()}: speed-up {interval(one['speedup'], 'x')}")]
     if one.get("verdict_note"):
@@ -48,21 +73,18 @@ def _configuration(one: Mapping[str, Any]) -> list[tuple[str, str]]:
     if one["acceptance"] is not None:
         needed = one["needed_acceptance"]
         told = "what break-even needs is out of reach" if needed is None else f"break-even needs {needed:.3f}"
-        ends = {"value": one["ceiling"], "low": one["ceiling_interval"][0], "high": one["ceiling_interval"][1]}
+        ends = needed_ends(one)
         rows.append(
             (
                 "",
-                f"acceptance {one['acceptance']:.3f} at each of {one['drafts']} positions, {told}; "
-                f"ceiling {interval(ends, 'x')}",
+                f"acceptance {interval(measured(one, 'acceptance'), digits=3)} at each of {one['drafts']} positions, "
+                f"{told}{f' ({ends})' if ends else ''}; ceiling {interval(measured(one, 'ceiling'), 'x')}",
             )
         )
     if any(value is not None for value in one["acceptance_per_position"]):
-        rows.append(("", f"acceptance by position, of those that got there: {_each(one['acceptance_per_position'])}"))
+        each = ", ".join("-" if share["value"] is None else interval(share) for share in positions(one))
+        rows.append(("", f"acceptance by position, of those that got there: {each}"))
     if one["tokens_per_chunk"] is not None:
-        rows.append(("", f"{one['tokens_per_chunk']:.2f} tokens a chunk of the stream"))
+        rows.append(("", f"{interval(measured(one, 'tokens_per_chunk'))} tokens a chunk of the stream"))
     rows += [("it needs" if not index else "or", text) for index, text in enumerate(one["would_pay_if"])]
     return rows + [("trap", f"{trap['name']}: {trap['text']}") for trap in one["traps"]]
-
-
-def _each(values: Sequence[float | None]) -> str:
-    return " ".join("-" if value is None else f"{value:.2f}" for value in values)

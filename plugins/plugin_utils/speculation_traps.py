@@ -68,14 +68,14 @@ def _draft(
     document: Mapping[str, Any], configuration: Mapping[str, Any], own: Sequence[Record]
 ) -> Iterator[tuple[str, str]]:
     length, depth = configuration["accept_length"]["value"], configuration["drafts"]
-    drafts, cycles = sum(_told(own, "drafts")), sum(_told(own, "cycles"))
+    drafts, cycles = _drafted(own)
     if length is None:
         yield (
             "unknown accept length",
             "the engine told no accept length of the measured window, so that cycle and break-even are not known; the "
             "speed-up is (SGLang needs enable-metrics)",
         )
-    elif cycles and not drafts and _told(own, "drafts"):
+    elif nothing_drafted(own):
         yield "nothing drafted", "no token was drafted in any cycle: what was measured is not speculation"
     elif length <= speculation.MISCONFIGURED and _looks_up(document, configuration["arm"]):
         yield (
@@ -109,6 +109,30 @@ def _draft(
             "the engine has no counters of speculation: the accept length is that of its last interval, not of the "
             "level",
         )
+
+
+def _drafted(own: Sequence[Record]) -> tuple[int, int]:
+    """Cycles that drafted and all cycles, of all starts together; 0 where no start tells them."""
+    return sum(_told(own, "drafts")), sum(_told(own, "cycles"))
+
+
+def nothing_drafted(own: Sequence[Record]) -> bool:
+    """Whether the starts count their drafts, and counted none: what they measured is no speculation."""
+    drafts, cycles = _drafted(own)
+    return bool(cycles and not drafts and _told(own, "drafts"))
+
+
+def to_draft(document: Mapping[str, Any], arm: str) -> str:
+    """What has to be done first where nothing was drafted: until then nothing is known of draft and cycle."""
+    if _looks_up(document, arm):
+        return (
+            "something to draft, first: nothing that could go on was found in the text. Measure with prompts whose "
+            "answers repeat them (prompts_file), or let the engine look up shorter sequences"
+        )
+    return (
+        "drafts, first: see in the log of its server why it drafts nothing (the draft is not loaded, or held back: at "
+        "so many streams, for these sampling parameters, below a least probability), then measure again"
+    )
 
 
 def _looks_up(document: Mapping[str, Any], arm: str) -> bool:

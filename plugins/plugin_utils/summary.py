@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from . import shares
+
 SHOWN = 3  # explanations in a summary
 
 
@@ -24,7 +26,7 @@ def count(number: int, noun: str) -> str:
 
 def percent(ratio: float) -> str:
     """A ratio as a change in percent."""
-    return f"{100 * (ratio - 1):+.1f} %"
+    return f"{shares.percent(ratio - 1, signed=True)} %"
 
 
 def _server(record: dict[str, Any]) -> str:
@@ -104,9 +106,9 @@ def _mde(verdict: dict[str, Any]) -> list[tuple[str, str]]:
     """The smallest difference that this comparison finds reliably; that it found none means little below it."""
     if verdict["mde"] is None:
         return []
-    text = f"{100 * verdict['mde']:.1f} %: true differences from here on are found in 80 of 100 such comparisons"
+    text = f"{shares.percent(verdict['mde'])} %: true differences from here on are found in 80 of 100 such comparisons"
     if verdict["basis"] == "repeats":
-        text = f"at least {100 * verdict['mde']:.1f} %: how much starts differ is not known yet"
+        text = f"at least {shares.percent(verdict['mde'])} %: how much starts differ is not known yet"
     return [("MDE", text)]
 
 

@@ -19,7 +19,8 @@ def add_commands(commands: Any) -> None:
         "break-even",
         help="whether speculative decoding pays",
         description="Cycle, break-even accept length, speed-up, needed acceptance and ceiling of speculative decoding, "
-        "from a step without it and a rate with it.",
+        "from a step without it and a rate with it. Only what is faster by more than the tolerance pays: as fast as "
+        "without is not worth the memory of a draft.",
     )
     even.add_argument("--base-step-ms", type=float, required=True, help="time per token without speculation")
     even.add_argument("--rate", type=float, required=True, help="tokens per second of one stream with it")
@@ -28,6 +29,11 @@ def add_commands(commands: Any) -> None:
     )
     even.add_argument("--drafts", type=int, required=True, help="drafted tokens per cycle")
     even.add_argument("--verify-ms", type=float, help="what verifying is said to take")
+    even.add_argument(
+        "--tolerance",
+        type=float,
+        help="share of the rate that does not matter, as compare_tolerance of speculation.yml (default: 0.02)",
+    )
     even.add_argument("--format", choices=("text", "json"), default="text")
     even.set_defaults(run=run)
 
@@ -40,7 +46,12 @@ def run(options: argparse.Namespace) -> int:
     speculation = importlib.import_module(f"ansible_collections.{COLLECTION}.plugins.module_utils.speculation")
     try:
         found = speculation.calculate(
-            options.base_step_ms, options.rate, options.accept_length, options.drafts, options.verify_ms
+            options.base_step_ms,
+            options.rate,
+            options.accept_length,
+            options.drafts,
+            options.verify_ms,
+            speculation.TOLERANCE if options.tolerance is None else options.tolerance,
         )
     except ValueError as error:
         print(f"groundstate: {error}", file=sys.stderr)

@@ -108,11 +108,30 @@ def bed(tmp_path):
             {"speculation_configurations": [{"name": "eagle3", "speculation": {"algorithm": "EAGLE3"}}]},
             "speculation.draft_model: EAGLE needs a draft model; SGLang crashes without one",
         ),
+        (
+            {"speculation_configurations": [{"name": "eagle3", "speculation": EAGLE}], "compare_kind": "compare"},
+            "compare_kind: given with -e, and wins over what is to be compared here",
+        ),
+        (
+            {
+                "speculation_configurations": [{"name": "eagle3", "speculation": EAGLE}],
+                "compare_arms": [{"name": "q"}, {"name": "r"}],
+            },
+            "compare_arms: given with -e, and wins over what is to be compared here",
+        ),
+        (
+            {
+                "speculation_configurations": [{"name": "eagle3", "speculation": EAGLE}],
+                "compare_profiles": ["stock", "pcie_ll_ring"],
+            },
+            "compare_arms and compare_profiles are given",
+        ),
     ],
 )
-def test_what_cannot_be_compared_is_refused_before_anything_is_changed(bed, variables, says):
+@pytest.mark.parametrize("check", [(), ("--check",)], ids=["run", "check"])
+def test_what_cannot_be_compared_is_refused_before_anything_is_changed(bed, variables, says, check):
     bed.stand_in()
-    output = bed.run(rc=2, **variables)
+    output = bed.run(*check, rc=2, **variables)
     assert says in " ".join(output.split())
     assert not bed.home.exists()
 

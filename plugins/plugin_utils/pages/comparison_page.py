@@ -14,7 +14,7 @@ import yaml
 
 from ...module_utils import files, stats
 from ...module_utils.fingerprint import under_load
-from .. import comparisons, explanations, records, verdict
+from .. import comparisons, explanations, records, shares, speculation_lines, verdict
 from . import charts, html, words
 
 Document = dict[str, Any]
@@ -113,9 +113,9 @@ def _whole(record: dict[str, Any] | None) -> dict[str, Any] | None:
 _START = dict.fromkeys(("record", "value", "ready_s", "finished_at", "seconds", "accept_length", "gpu"))
 _LISTS: dict[str, Any] = {"repeats": (), "weak": (), "notes": ()}
 _PAIR = dict.fromkeys(("ratio", "ratio_low", "ratio_high", "confidence", "blocks", "mde", "reasons"))
-_CONFIGURATION = dict.fromkeys(
-    ("verdict_note", "drafts", "needed_acceptance", "ceiling", "acceptance_per_position", "would_pay_if", "traps")
-)
+_CONFIGURATION = dict.fromkeys(("verdict_note", "drafts", "ceiling", "would_pay_if", "traps"))
+# Figures whose interval stands beside them in the document, and within them on the page.
+_BESIDE = ("acceptance", "needed_acceptance", "ceiling", "tokens_per_chunk")
 _MEASURED = dict.fromkeys(("value", "low", "high"))
 
 
@@ -131,8 +131,14 @@ def _complete(document: Document) -> Document:
         for one in speculation["configurations"]:
             measured = ("accept_length", "cycle_s", "break_even", "speedup")
             told = {name: {**_MEASURED, **(one.get(name) or {})} for name in measured}
-            configurations.append({**_CONFIGURATION, **one, **told})
-        speculation = {**speculation, "configurations": configurations}
+            ends = speculation_lines.needed_ends({**_CONFIGURATION, **one, **told})
+            told |= {name: speculation_lines.measured(one, name) for name in _BESIDE}
+            more = {"needed_ends": ends, "positions": speculation_lines.positions(one)}
+            configurations.append({**_CONFIGURATION, **one, **told, **more})
+        low, high = speculation.get("base_step_interval_s") or (None, None)
+        step = {"value": speculation.get("base_step_s"), "low": low, "high": high}
+        more = {"base_step": step, "configurations": configurations}
+        speculation = {"confidence": None, **speculation, **more}
     return {
         **document,
         "title": document.get("title") or document["id"],
@@ -272,7 +278,8 @@ def _ratio_chart(document: Document) -> charts.Chart | None:
                 "colour": _VERDICT_COLOURS.get(one["verdict"], "var(--open)"),
                 "change": 100 * (one["ratio"] - 1),
                 "low": None if low is None else 100 * (low - 1),
-                "high": None if high is None else 100 * (high - 1),
+                # What is told as being beyond would leave no room for the tolerance beside it.
+                "high": None if high is None else 100 * min(high - 1, shares.MOST),
             }
         )
     share = 100 * document["tolerance"]

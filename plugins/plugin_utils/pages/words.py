@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .. import shares
+
 UNKNOWN = "\u2013"  # an en dash
 MINUS = "\u2212"
 SPACE = "\u00a0"  # a number and its unit stay on one line
@@ -30,7 +32,7 @@ def interval(low: float | None, high: float | None, unit: str = "") -> str:
 
 def change(ratio: float | None) -> str:
     """A ratio as a change: 1.02 is ``+2.0 %``."""
-    return UNKNOWN if ratio is None else f"{100 * (ratio - 1):+.1f}\u00a0%".replace("-", MINUS)
+    return UNKNOWN if ratio is None else _percent(ratio - 1, signed=True)
 
 
 def change_interval(low: float | None, high: float | None) -> str:
@@ -40,12 +42,16 @@ def change_interval(low: float | None, high: float | None) -> str:
 
 def percent(share: float | None) -> str:
     """A share: 0.02 is ``2.0 %``."""
-    return UNKNOWN if share is None else f"{100 * share:.1f}\u00a0%"
+    return UNKNOWN if share is None else _percent(share)
 
 
 def signed_percent(share: float | None) -> str:
     """A share with its sign: 0.02 is ``+2.0 %``."""
-    return UNKNOWN if share is None else f"{100 * share:+.2f}\u00a0%".replace("-", MINUS)
+    return UNKNOWN if share is None else _percent(share, digits=2, signed=True)
+
+
+def _percent(share: float, digits: int = 1, signed: bool = False) -> str:
+    return f"{shares.percent(share, digits, signed)}{SPACE}%".replace("-", MINUS)
 
 
 def milliseconds(seconds: float | None) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import random
+import re
 
 import pytest
 from ansible_collections.groundstate.llm.plugins.plugin_utils import (
     comparison_lines,
     comparison_verdict,
     comparisons,
+    shares,
     verdict,
 )
 
@@ -205,6 +207,43 @@ def test_lines_of_a_run():
     ended = comparison_lines.ended(document, document["starts"][-1])
     assert ended.startswith("start 6: eagle ")
     assert "eagle so far -" in ended
+
+
+def two_blocks(low=30.0):
+    """The second start of A much faster than its first, B not: two blocks of which nothing follows."""
+    document = made(looks=(2,))
+    for start, rate in zip(comparisons.planned(document), (100.0, low, low / 3, 150.0), strict=True):
+        comparisons.add(document, {**start, **plain([rate])})
+    assert comparison_verdict.look(document)
+    return document
+
+
+def test_a_result_of_two_blocks_has_its_interval_and_what_goes_on_has_none():
+    document = two_blocks()
+    verdict_line = next(one for one in comparison_lines.result(document, "/r") if one.startswith("verdict"))
+    assert re.search(r"INCONCLUSIVE -\d\d\.\d % \(below -99 % to above \+1000 %\) over 2 blocks at 95", verdict_line)
+    assert re.search(r"B so far -\d\d\.\d % over 2 blocks$", comparison_lines.ended(document, document["starts"][-1]))
+
+
+def test_what_is_beyond_any_use_is_told_as_beyond():
+    text = "\n".join(comparison_lines.result(two_blocks(), "/r"))
+    assert "MDE       above 1000 %: smaller true differences" in text
+    assert re.search(r"drift     \+?-?\d+\.\d % a block \(below -99 to above \+1000\), p", text)
+
+
+@pytest.mark.parametrize(
+    ("share", "digits", "signed", "text"),
+    [
+        (0.02, 1, False, "2.0"),
+        (-0.0104, 2, True, "-1.04"),
+        (9.99, 1, True, "+999.0"),
+        (2280.489, 1, False, "above 1000"),
+        (5402.366, 1, True, "above +1000"),
+        (-0.99999, 1, True, "below -99"),
+    ],
+)
+def test_shares_in_percent(share, digits, signed, text):
+    assert shares.percent(share, digits, signed) == text
 
 
 def test_time_left_comes_from_the_starts_that_are_done():

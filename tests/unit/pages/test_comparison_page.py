@@ -57,6 +57,18 @@ def test_the_ratio_stands_with_its_interval_against_the_tolerance(tmp_path):
     assert "same is as fast as base, within 2.0 %" in found.words
 
 
+def test_two_blocks_tell_no_numbers_that_nobody_can_use(tmp_path):
+    document = page_data.comparison(tmp_path, "gpu1", {"base": 1.0, "other": 1.0}, looks=(2,), blocks=2)
+    document["result"]["pairs"][0].update(ratio=0.333, ratio_low=0.00002, ratio_high=5403.4, mde=2280.489)
+    document["result"]["drift"].update(per_block=0.246, low=-0.99999, high=5402.366)
+    comparisons.write(str(tmp_path), document)
+    found = page(tmp_path, document)
+    assert "\u221266.7 % (below \u221299 % to above +1000 %)" in found.words
+    assert "2 above 1000 %" in found.words, "blocks, then the smallest difference"
+    assert "+24.60 % a block (below \u221299 % to above +1000 %)" in found.words
+    assert found.json["rows-ratio"]["pairs"][0]["high"] == 1000.0
+
+
 def test_what_an_open_comparison_needs_is_said(tmp_path):
     found = page(tmp_path, page_data.comparison(tmp_path, "gpu1", {"base": 1.0, "noisy": 1.02}, spread=0.03))
     assert "noisy against base:" in found.words
@@ -72,14 +84,37 @@ def test_accept_length_stands_against_break_even(tmp_path):
         ("break-even", 2.75, 2.7, 2.8),
     ]
     for words in (
-        "A plain step of base takes 12.1 ms",
-        "0.914",
-        "1.09",
+        "A plain step of base takes 12.1 ms (12.0 to 12.2)",
         "48 instead of 2048",
         "a cheaper cycle",
-        "64.0 %",
     ):
         assert words in found.words
+
+
+def test_every_figure_of_speculation_has_its_interval(tmp_path):
+    document = page_data.speculation(tmp_path, "gpu1")
+    found = page(tmp_path, document)
+    row = "eagle3 does not pay 2 2.00 1.96 to 2.04 2.75 2.70 to 2.80 33.3 32.9 to 33.8 0.727 0.710 to 0.740 "
+    row += "0.618 0.601 to 0.635 0.914 0.895 to 0.932 1.09 1.07 to 1.11 1.75 1.72 to 1.78"
+    assert row in found.words
+    assert "64.0 % (62.0 % to 66.0 %), 56.0 % (53.0 % to 59.0 %)" in found.words
+    [one] = document["speculation"]["configurations"]
+    one["break_even"] = {"value": 2.95, "low": 2.85, "high": 3.05}
+    one.update(needed_acceptance=0.983, needed_acceptance_interval=[0.949, None])
+    comparisons.write(str(tmp_path), document)
+    assert "0.983 0.949 to out of reach" in page(tmp_path, document).words
+
+
+def test_a_comparison_of_before_these_intervals_is_a_page_all_the_same(tmp_path):
+    document = page_data.speculation(tmp_path, "gpu1")
+    [one] = document["speculation"]["configurations"]
+    for told in (one, document["speculation"]):
+        for name in [name for name in told if "interval" in name or name in ("acceptance", "confidence")]:
+            del told[name]
+    comparisons.write(str(tmp_path), document)
+    found = page(tmp_path, document)
+    assert "0.727 0.710 to 0.740 \u2013 0.914 1.09 1.75" in found.words
+    assert "64.0 %, 56.0 %" in found.words
 
 
 def test_clocks_power_and_temperature_under_load_are_by_start(tmp_path):

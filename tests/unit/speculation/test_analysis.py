@@ -43,6 +43,9 @@ def test_the_dispute_measured_in_three_blocks(compared):
     assert low < one["ceiling"] < high
     assert one["ceiling"] == pytest.approx(1.09, abs=0.01)
     assert one["acceptance_per_position"] == pytest.approx([0.7, 0.5])
+    low, high = one["acceptance_interval"]
+    assert low <= one["acceptance"] <= high
+    assert one["tokens_per_chunk"] == pytest.approx(1.5)
     text = "\n".join(speculation_lines.lines(found))
     assert "DOES NOT PAY: speed-up 0.7" in text
     assert "break-even needs 0.91" in text
@@ -69,6 +72,57 @@ def test_a_start_shows_the_accept_length_that_is_judged(window):
     assert comparisons.accept_length({"speculation": some, "server_metrics": metrics}) == 1.27
     assert comparisons.accept_length({"speculation": None, "server_metrics": metrics}) == 4.5
     assert comparisons.accept_length({"speculation": window(1.0, drafts=0), "server_metrics": None}) is None
+
+
+def test_what_a_start_counts_has_an_interval_over_the_starts(compared):
+    document, records = compared({"base": BASE, "eagle3": DISPUTE}, blocks=3, engine="sglang")
+    lengths, shares, chunks = (1.9, 2.0, 2.1), ([0.6, 0.9], [0.7, 0.99], [0.8, 1.0]), (1.4, 1.5, 1.6)
+    own = [records[one["record"]] for one in document["starts"] if one["arm"] == "eagle3"]
+    for record, length, share, chunk in zip(own, lengths, shares, chunks, strict=True):
+        level = record["measurement"]["levels"][0]
+        level["speculation"].update(accept_length=length, acceptance_per_position=share)
+        level["tokens_per_chunk"] = chunk
+    found = speculation_analysis.analyse(document, records)
+    [one] = found["configurations"]
+    seen = stats.mean_interval([0.6, 0.7, 0.8], found["confidence"])
+    [first, second] = one["acceptance_per_position_intervals"]
+    assert (one["acceptance_per_position"][0], *first) == pytest.approx((0.7, max(0.0, seen.low), min(1.0, seen.high)))
+    assert second[1] == 1.0, "no share is above 1"
+    logs = stats.mean_interval([math.log(chunk) for chunk in chunks], found["confidence"])
+    told = (one["tokens_per_chunk"], *one["tokens_per_chunk_interval"])
+    assert told == pytest.approx([math.exp(value) for value in (logs.mean, logs.low, logs.high)])
+    # The ends are those of the accept length: 1 + p + p^2 = L.
+    ends = [one["accept_length"][name] for name in ("low", "high")]
+    assert one["acceptance_interval"] == pytest.approx([(math.sqrt(4 * end - 3) - 1) / 2 for end in ends], abs=1e-9)
+    text = "\n".join(speculation_lines.lines(found))
+    for name, digits in (("acceptance", 3), ("ceiling", 2), ("tokens_per_chunk", 2)):
+        low, high = one[f"{name}_interval"]
+        assert f"({low:.{digits}f} to {high:.{digits}f})" in text
+    assert f"0.70 ({first[0]:.2f} to {first[1]:.2f}), 0.96 ({second[0]:.2f} to 1.00)" in text
+
+
+def test_an_interval_of_what_is_needed_may_end_out_of_reach(compared):
+    arms = {"base": {"rate": 80.0}, "eagle3": {**DISPUTE, "rate": 54.5}}
+    document, records = compared(arms, spread=0.02, engine="sglang")
+    one = of(document, records)
+    low, high = one["needed_acceptance_interval"]
+    assert low < one["needed_acceptance"] < 1.0
+    assert high is None
+    text = "\n".join(speculation_lines.lines(speculation_analysis.analyse(document, records)))
+    assert f"break-even needs {one['needed_acceptance']:.3f} ({low:.3f} to out of reach); ceiling" in text
+
+
+def test_one_start_has_figures_without_intervals(compared):
+    document, records = compared({"base": BASE, "eagle3": DISPUTE}, blocks=1)
+    found = speculation_analysis.analyse(document, records)
+    [one] = found["configurations"]
+    for name in ("acceptance", "needed_acceptance", "ceiling", "tokens_per_chunk"):
+        assert one[name] is not None
+        assert one[f"{name}_interval"] == [None, None]
+    assert one["acceptance_per_position_intervals"] == [[None, None], [None, None]]
+    text = "\n".join(speculation_lines.lines(found))
+    assert "(0." not in text
+    assert "None" not in text
 
 
 def test_a_drift_of_the_machine_leaves_break_even_alone(compared):

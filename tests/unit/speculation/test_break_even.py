@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 import pytest
+import yaml
 from ansible.errors import AnsibleFilterError
 from ansible_collections.groundstate.llm.plugins.filter.break_even import FilterModule
 from ansible_collections.groundstate.llm.plugins.module_utils import speculation
@@ -113,7 +115,9 @@ def test_any_numbers_hang_together(pair, base_step_ms, rate, verify_ms):
     found = speculation.calculate(base_step_ms, rate, length, drafts, verify_ms)
     assert found["speedup"] == pytest.approx(rate * base_step_ms / 1000.0, rel=1e-9)
     assert found["speedup"] <= found["ceiling"] * (1 + 1e-9)
-    assert (found["verdict"] == "pays") == (found["speedup"] > 1) == (not found["would_pay_if"])
+    assert (found["verdict"] == "pays") == (found["speedup"] > 1.02)
+    assert (found["speedup"] >= 1) == (not found["would_pay_if"])
+    assert (found["verdict_note"] is not None) == (1 <= found["speedup"] <= 1.02)
     assert (found["needed_acceptance"] is None) == (found["break_even"] > drafts + 1)
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     assert speculation.lines(found, drafts)
@@ -128,11 +132,42 @@ def test_any_numbers_hang_together(pair, base_step_ms, rate, verify_ms):
         ((12.1, 60.0, 3.1, 2), "accept_length: 3.1 is not between 1 (nothing accepted) and 3"),
         ((12.1, 60.0, 2.0, 0), "drafts: 0"),
         ((12.1, 60.0, 2.0, 2, -1.0), "verify_ms: -1"),
+        ((12.1, 60.0, 2.0, 2, None, 2.0), "tolerance: 2 is no share of a rate: 0.02 means 2 %"),
     ],
 )
 def test_impossible_numbers_are_named(numbers, says):
     with pytest.raises(ValueError, match=f"^{says}".replace("(", r"\(").replace(")", r"\)")):
         speculation.calculate(*numbers)
+
+
+@pytest.mark.parametrize(
+    ("rate", "tolerance", "verdict"),
+    [
+        (100.0, 0.02, "does not pay: it gains less than the tolerance of 2 %"),
+        (101.9, 0.02, "does not pay: it gains less than the tolerance of 2 %"),
+        (102.1, 0.02, "pays"),
+        (101.9, 0.01, "pays"),
+        (100.0, 0.0, "does not pay: it gains nothing"),
+        (90.0, 0.02, "does not pay"),
+    ],
+)
+def test_only_what_is_faster_by_more_than_the_tolerance_pays(rate, tolerance, verdict):
+    """As in speculation.yml: as fast as without is not worth its memory."""
+    told = speculation.lines(speculation.calculate(10.0, rate, 2.0, 3, tolerance=tolerance), 3)
+    assert f"verdict     {verdict}" in told
+
+
+def test_the_tolerance_is_that_of_comparisons():
+    root = Path(__file__).resolve().parents[3]
+    role = yaml.safe_load((root / "roles" / "compare" / "defaults" / "main.yml").read_text())
+    documented = yaml.safe_load((root / "plugins" / "filter" / "break_even.yml").read_text())["DOCUMENTATION"]
+    assert role["compare_tolerance"] == documented["options"]["tolerance"]["default"] == speculation.TOLERANCE
+
+
+def test_no_number_is_shown_as_nothing():
+    told = "\n".join(speculation.lines(speculation.calculate(1e-5, 60.0, 2.0, 2), 2))
+    assert "a cheaper cycle: 2e-05 ms instead of 33.3 ms" in told
+    assert "speed-up    6e-07x; if everything were accepted 9e-07x" in told
 
 
 def test_the_filter_takes_what_templates_give():
@@ -143,7 +178,15 @@ def test_the_filter_takes_what_templates_give():
         even(12.1, -1, 2.0, 2)
     with pytest.raises(AnsibleFilterError, match="break_even: "):
         even(None, 60, 2.0, 2)
+    assert even(10, 101, 2.0, 2, tolerance="0.005")["verdict"] == "pays"
     assert even(12.1, 60, 2.0, "2.0") == even(12.1, 60, 2.0, 2.0) == even(12.1, 60, 2.0, 2)
+
+
+def test_a_message_of_the_filter_is_said_once():
+    """Ansible adds the message of what an error came from."""
+    with pytest.raises(AnsibleFilterError) as error:
+        FilterModule().filters()["break_even"](12.1, rate="abc", accept_length=2.0, drafts=2)
+    assert error.value.message == "break_even: rate: 'abc' is not a number"
 
 
 @pytest.mark.parametrize(
@@ -181,6 +224,10 @@ def test_the_command_shows_the_same_as_text_and_as_json(capsys):
     assert "accept length 2.75" in text
     assert "29 ms of the cycle (87 %), 4.3 ms are drafting and overhead" in text
     assert "does not pay" in text
+    assert cli.main([*STORY[:5], "83", *STORY[6:]]) == 0
+    assert "verdict     does not pay: it gains less than the tolerance of 2 %" in capsys.readouterr().out
+    assert cli.main([*STORY[:5], "83", *STORY[6:], "--tolerance", "0"]) == 0
+    assert "verdict     pays" in capsys.readouterr().out
     assert cli.main([*STORY, "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == speculation.calculate(12.1, 60.0, 2.0, 2)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.groundstate.llm.plugins.plugin_utils import speculation_analysis
+from ansible_collections.groundstate.llm.plugins.plugin_utils import speculation_analysis, speculation_lines
 
 BASE = {"rate": 80.0}
 EAGLE = {"algorithm": "EAGLE3", "draft_model": "/d", "draft_tokens": 2}
@@ -63,6 +63,33 @@ def test_nothing_was_drafted_at_all(traps, window):
     told = traps(level={"speculation": window(1.0, drafts=0, draft_tokens=0)})
     assert "nothing drafted" in told
     assert "draft misconfigured" not in told
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "rate", "advice"),
+    [
+        ("EAGLE3", 75.0, "drafts, first: see in the log of its server why it drafts nothing"),
+        ("EAGLE3", 80.5, "drafts, first: "),
+        ("ngram", 75.0, "something to draft, first: nothing that could go on was found in the text"),
+    ],
+)
+def test_where_nothing_was_drafted_no_better_draft_is_advised(compared, window, algorithm, rate, advice):
+    """Nor a cheaper cycle: what was measured is the cycle without drafts, and acceptance is of nothing."""
+    idle = window(1.0, drafts=0, draft_tokens=0, acceptance_per_position=[None, None])
+    arm = {**GOOD, "rate": rate, "speculation": {**EAGLE, "algorithm": algorithm}, "level": {"speculation": idle}}
+    if algorithm == "ngram":
+        del arm["speculation"]["draft_model"]
+    document, records = compared({"base": BASE, "spec": arm})
+    found = speculation_analysis.analyse(document, records)
+    [one] = found["configurations"]
+    [line] = one["would_pay_if"]
+    assert line.startswith(advice)
+    assert one["acceptance"] is one["needed_acceptance"] is one["ceiling"] is None
+    told = "\n".join(speculation_lines.lines(found))
+    assert f"it needs    {line}" in told
+    assert "trap        nothing drafted" in told
+    assert "acceptance" not in told
+    assert "ceiling" not in told
 
 
 def test_a_declaration_that_reached_no_server(compared):
