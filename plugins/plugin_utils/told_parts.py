@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """What a start tells as a whole or not at all: packages, resolved arguments, the workers' environment, ...
 
-An engine may not print its arguments, a log be gone, a process not be readable. What only one of two starts tells was not
-compared, and that is a difference like any other; what neither tells is said, too.
+An engine may not print its arguments, a log be gone, a process not be readable. What only one of two starts tells was
+not compared, and that is a difference like any other; what neither tells is said, too.
 """
 
 from __future__ import annotations
