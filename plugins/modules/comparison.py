@@ -91,7 +91,8 @@ options:
     default: 0.0
   launched:
     description:
-      - What M(groundstate.llm.llm_server) returned. A measurement of a server that this start did not launch is refused.
+      - What M(groundstate.llm.llm_server) returned. A measurement of a server that this start did not launch is
+        refused.
     type: dict
     default: {}
   measurement:

@@ -50,7 +50,7 @@ def untold(record: Mapping[str, Any]) -> list[str]:
     told = {
         "arguments": bool(server.get("argv")),
         "environment": server.get("environment") is not None,
-        "resolved arguments": bool(server.get("resolved")),
+        "resolved arguments": server.get("resolved") is not None,
         "packages": bool(packages.get("distributions")),
         "edited files": packages.get("edited") is not None,
         "model files": (sections.get("model") or {}).get("config_hash") is not None,

@@ -94,6 +94,7 @@ def test_killed_in_the_second_start_it_goes_on_and_a_third_run_has_nothing_to_do
     assert step_of_the_server(bed) == "0.01"
     assert after["left"] == "reference"
     assert not (bed.records / "h" / "baseline.json").exists()
+    assert not (bed.records / "h" / "comparisons" / "running.json").exists()
 
     again = bed.run(**SHORT)
     assert "compare_anew=true compares anew" in again
@@ -147,6 +148,7 @@ def test_a_second_run_on_the_host_is_refused_and_a_killed_one_is_in_nobodys_way(
         told = bed.run("--check", **SHORT)
         assert "another run compares on h now" in " ".join(told.split())
         assert bed.documents() == [before]
+    assert (bed.records / "h" / "comparisons" / "running.json").exists()
     output = bed.killed_at("start 1 of", **SHORT)
     assert "another run" not in output
 

@@ -93,7 +93,7 @@ class CompareBed:
 
     @contextmanager
     def held_at(self, words: str, **variables) -> Iterator[subprocess.Popen]:
-        """Run it until the output has ``words``, then stop all of the controller; it is killed at the end of the block."""
+        """Run it until the output has ``words``, then stop all of the controller; the end of the block kills it."""
         process = self.start(**variables)
         watchdog = threading.Timer(600, os.killpg, (process.pid, signal.SIGKILL))
         watchdog.start()
