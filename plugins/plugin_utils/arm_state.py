@@ -251,7 +251,8 @@ def _missing(
         rows.append(_row(arm, part.name, {part.name: values[0]}, {part.name: values[1]}, why, known))
     if neither:
         what = told_parts.NOT_COMPARED + ", ".join(neither)
-        rows.append(_row(arm, what, {}, {}, "neither start tells it", True))
+        unknown = {what: told_parts.NOT_KNOWN}
+        rows.append(_row(arm, what, unknown, unknown, "neither start tells it", True))
     return rows
 
 
