@@ -16,6 +16,7 @@ from ..plugin_utils import (
     arm_state,
     arms,
     comparison_lines,
+    comparison_run,
     comparison_steps,
     comparison_verdict,
     comparisons,
@@ -41,6 +42,7 @@ ARGUMENTS = {
     "allow": {"type": "list", "elements": "str", "default": []},
     "start": {"type": "dict", "default": {}},
     "began": {"type": "float", "default": 0.0},
+    "launched": {"type": "dict", "default": {}},
     "measurement": {"type": "dict", "default": {}},
     "fingerprints": {"type": "dict", "default": {}},
     "proof": {"type": "dict", "default": {}},
@@ -81,6 +83,8 @@ class ActionModule(ActionBase):
         try:
             return step(arguments)
         except (records.RecordError, ValueError) as error:
+            # This play is over for the host; ansible-playbook may go on with others.
+            comparison_run.release(self.directory, self.host)
             raise AnsibleActionFail(str(error)) from error
 
     def _document(self, arguments: dict[str, Any]) -> comparisons.Document:
@@ -114,7 +118,9 @@ class ActionModule(ActionBase):
         self._refuse(chosen, names)
         made, values, clocks = self._made(arguments, chosen, names, options, inventory)
         check = self._task.check_mode
-        document, fate, warnings = comparison_steps.begin(self.directory, made, self.policy, arguments["anew"], check)
+        document, fate, warnings = comparison_steps.begin(
+            self.directory, made, self.policy, arguments["anew"], check, arguments["left"]
+        )
         base = comparisons.reference(document)
         lines = comparison_lines.plan(document, fate)
         rows = arm_state.table(document["differences"], base)
@@ -232,8 +238,12 @@ class ActionModule(ActionBase):
 
     def _record(self, arguments: dict[str, Any]) -> dict[str, Any]:
         document = self._document(arguments)
+        said_before = arm_state.not_compared(document["differences"])
         kept = comparison_steps.keep(self.directory, document, arguments["start"], arguments, self.policy)
         self._say(comparison_lines.ended(document, kept))
+        for line in arm_state.not_compared(document["differences"]):
+            if line not in said_before:
+                self._say(line)
         if document["state"] == "refused":
             raise ValueError(arm_state.refusal(document["differences"], comparisons.reference(document)))
         over = document["state"] in comparisons.FINISHED
@@ -251,6 +261,7 @@ class ActionModule(ActionBase):
         if changed and not self._task.check_mode:
             document["left"] = arguments["left"]
             comparisons.write(self.directory, document)
+        comparison_run.release(self.directory, self.host)
         return {
             "changed": changed,
             "state": document["state"],

@@ -89,6 +89,12 @@ options:
     description: When it began, as V(started) returned.
     type: float
     default: 0.0
+  launched:
+    description:
+      - What M(groundstate.llm.llm_server) returned. A measurement of a server that this start did not launch is
+        refused.
+    type: dict
+    default: {}
   measurement:
     description: What M(groundstate.llm.llm_benchmark) returned as C(measurement).
     type: dict
@@ -114,7 +120,10 @@ options:
     type: dict
     default: {}
   left:
-    description: For V(shown), what was left on the host, which is noted in the document.
+    description:
+      - For V(shown), what was left on the host, which is noted in the document.
+      - For V(planned), what is to be left there. As long as something is left to do, V(planned) notes this run as the
+        one that compares on the host, and refuses a second one; V(shown) takes that away.
     type: str
     default: ""
 """

@@ -12,12 +12,13 @@ from __future__ import annotations
 import fnmatch
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..module_utils import declaration, nccl_profiles, servers, workload
 from ..module_utils.engines import ENGINES, get_engine
 from ..module_utils.fingerprint import compare
+from . import told_parts
 
 Flat = dict[str, Any]
 Row = dict[str, Any]
@@ -27,6 +28,7 @@ _PASSING = {f"environment {servers.START_VARIABLE}", f"environment {servers.SERV
 #: Sentences of the engine on what it changed by itself.
 _SAID = "the engine says"
 _NOT_DECLARED = "not declared"
+_ACCEPTED = "accepted by compare_allow"
 
 
 # --- as declared -------------------------------------------------------------------------------------
@@ -76,7 +78,10 @@ def _lasting(found: Flat) -> Flat:
 
 
 def ran(record: Mapping[str, Any]) -> Flat:
-    """What the fingerprint before the measurement, and the engine, say of a start. None: it could not be told."""
+    """What the fingerprint before the measurement, and the engine, say of a start. None: it could not be told.
+
+    What cannot be told as a whole is there as ``told_parts.NOT_TOLD`` and its name.
+    """
     sections = (record["fingerprints"].get("before") or {}).get("sections") or {}
     server, packages = sections.get("server") or {}, sections.get("python_env") or {}
     found: Flat = {"engine": server.get("engine"), "engine version": server.get("version")}
@@ -101,6 +106,7 @@ def ran(record: Mapping[str, Any]) -> Flat:
     told = record.get("comparison") or {}
     found.update({f"{one['what']}, as it runs": one["resolved"] for one in told.get("resolved_otherwise") or []})
     found.update({f"{_SAID}: {text}": "yes" for text in told.get("adjustments") or []})
+    found.update({told_parts.NOT_TOLD + name: "yes" for name in told_parts.untold(record)})
     return _lasting(found)
 
 
@@ -196,10 +202,19 @@ def differences(
     engine = ENGINES.get(str(seen[1].get("engine")))
     flags = {_argument(engine, what) for what in by_what if what.startswith("argument --")}
     said = [set(_sentences(one)) for one in seen]
+
+    def judged(what: str) -> tuple[str, bool]:
+        return _why(what, by_what, names, follows, flags, allow)
+
+    missing = told_parts.missing(seen)
+    rows += _missing(arm, missing, judged)
+    parts = [part for part, _told_by in missing]
     for what in differing(*seen):
-        if what in by_what or what.startswith(_SAID) or not _told(what, *seen):
+        if what in by_what or what.startswith((_SAID, told_parts.NOT_TOLD)) or not _told(what, *seen):
             continue
-        why, known = _why(what, by_what, names, follows, flags, allow)
+        if told_parts.belongs(what, parts):
+            continue
+        why, known = judged(what)
         row = _row(arm, what, seen[0], seen[1], why, known)
         told = [text for text in sorted(said[0] ^ said[1]) if _speaks_of(text, what)]
         if told:
@@ -208,20 +223,47 @@ def differences(
             said[1] -= set(told)
         rows.append(row)
     for text in sorted(said[0] ^ said[1]):
-        why, known = _why(f"{_SAID}: {text}", by_what, names, follows, flags, allow)
+        why, known = judged(f"{_SAID}: {text}")
         rows.append({**_row(arm, f"{_SAID}: {text}", seen[0], seen[1], why, known)})
     return rows
 
 
-#: What is told as a whole or not at all: none of it on one side means that it could not be told there.
-_WHOLE = ("resolved argument ", "package ", "NCCL /", "NCCL version", "NCCL transport", "hardware gpus ")
+def _missing(
+    arm: str, missing: Iterable[tuple[told_parts.Part, list[bool]]], judged: Callable[[str], tuple[str, bool]]
+) -> list[Row]:
+    """A row for each part that one side does not tell, and one for all those that neither does.
+
+    ``judged``: why a difference is there, and whether it may be. A part may be missing where what it holds may differ,
+    or where its own name was accepted.
+    """
+    rows, neither = [], []
+    for part, told in missing:
+        if not any(told):
+            neither.append(part.name)
+            continue
+        judgements = [judged(one) for one in part.members]
+        # Rules speak of the members; only compare_allow knows the name of the part.
+        named = judged(part.name)
+        if named[0].startswith(_ACCEPTED):
+            judgements.append(named)
+        why, known = next((one for one in judgements if one[1]), (_NOT_DECLARED, False))
+        values = [told_parts.KNOWN if one else told_parts.NOT_KNOWN for one in told]
+        rows.append(_row(arm, part.name, {part.name: values[0]}, {part.name: values[1]}, why, known))
+    if neither:
+        what = told_parts.NOT_COMPARED + ", ".join(neither)
+        unknown = {what: told_parts.NOT_KNOWN}
+        rows.append(_row(arm, what, unknown, unknown, "neither start tells it", True))
+    return rows
+
+
+#: Told by the log of NCCL or by none: a server of one worker has none, and differs in that from one of several.
+_OF_SEVERAL_WORKERS = ("NCCL version", "NCCL transport")
 
 
 def _told(what: str, base: Flat, other: Flat) -> bool:
     """Whether both sides tell this thing: one that is unknown on a side is no difference."""
-    for prefix in _WHOLE:
-        if what.startswith(prefix):
-            return all(any(one.startswith(prefix) for one in side) for side in (base, other))
+    if what in _OF_SEVERAL_WORKERS:
+        return what in base and what in other
     return not any(what in side and side[what] is None for side in (base, other))
 
 
@@ -296,7 +338,7 @@ def _why(
         return "declared as a variable", True
     for pattern in allow:
         if what == pattern or fnmatch.fnmatchcase(what, pattern):
-            return f"accepted by compare_allow: {pattern}", True
+            return f"{_ACCEPTED}: {pattern}", True
     return _NOT_DECLARED, False
 
 
@@ -330,12 +372,27 @@ def table(rows: Sequence[Row], reference: str) -> list[str]:
         kind = (row["arm"], row["what"].split(" ")[0], row["declared"])
         kinds[kind] = kinds.get(kind, 0) + 1
         if kinds[kind] <= _SHOWN or not row["declared"]:
-            values = f"{_text(row['reference'])} in {reference}, {_text(row['value'])} in {row['arm']}"
-            lines.append(f"{'' if row['declared'] else 'NOT DECLARED  '}{row['what']}: {values} ({row['why']})")
+            lines.append(_line(row, reference))
     for (arm, kind, known), number in kinds.items():
         if known and number > _SHOWN:
             lines.append(f"... and {number - _SHOWN} more differences of {arm} in {kind}s")
-    return lines
+    return list(dict.fromkeys(lines))
+
+
+def _line(row: Row, reference: str) -> str:
+    if row["what"].startswith(told_parts.NOT_COMPARED):
+        return f"{row['what']} ({row['why']})"
+    values = f"{_text(row['reference'])} in {reference}, {_text(row['value'])} in {row['arm']}"
+    return f"{'' if row['declared'] else 'NOT DECLARED  '}{row['what']}: {values} ({row['why']})"
+
+
+def not_compared(rows: Iterable[Row]) -> list[str]:
+    """What no start tells, as lines."""
+    return list(
+        dict.fromkeys(
+            f"{one['what']} ({one['why']})" for one in rows if one["what"].startswith(told_parts.NOT_COMPARED)
+        )
+    )
 
 
 def _text(value: Any) -> str:

@@ -60,9 +60,12 @@ def _wrong(value: Any, parts: Mapping[str, Check]) -> list[str]:
     """The keys that are not there or not of their form; all of them of what is no dictionary."""
     if not isinstance(value, dict):
         return list(parts)
-    return [name for name, check in parts.items() if name not in value or not check(value[name])]
+    needed = [name for name in parts if name not in value and name not in _NEWER]
+    return needed + [name for name, check in parts.items() if name in value and not check(value[name])]
 
 
+#: Documents from before do not have these.
+_NEWER = ("proof",)
 _PLACE: dict[str, Check] = {"number": _count, "block": _count, "position": _count, "arm": _text}
 _START: dict[str, Check] = {
     **_PLACE,
@@ -75,6 +78,7 @@ _START: dict[str, Check] = {
     "accept_length": _or_none(files.is_number),
     "gpu": _or_none(_dict),
     "state_hash": _or_none(_text),
+    "proof": _or_none(_text),
     "weak": _texts,
     "notes": _texts,
 }

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..module_utils import proof
 from ..module_utils.fingerprint import explain, under_load
-from . import arm_state, comparison_verdict, comparisons, records, verdict
+from . import arm_state, comparison_run, comparison_verdict, comparisons, profile_in_force, records, verdict
 
 
 @dataclass
@@ -23,17 +24,30 @@ class Policy:
 
 
 def begin(
-    records_dir: str, made: comparisons.Document, policy: Policy, anew: bool, check: bool
+    records_dir: str, made: comparisons.Document, policy: Policy, anew: bool, check: bool, leave: str = ""
 ) -> tuple[comparisons.Document, str, list[str]]:
     """The comparison to work on, whether it is new in words, and warnings.
 
     ``made``: a new one. The newest with its declaration takes its place unless ``anew``: a running one goes on where it
-    was, a finished one stays as it is. Nothing is written in check mode.
+    was, a finished one stays as it is. ``leave``: what is to be left on the host at its end. Unless nothing is left to
+    do, this run is noted as the one that compares on the host, before all else: raises RecordError when another one
+    does. In check mode nothing is written, and that other one is a warning.
     """
     host = made["host"]
     warnings: list[str] = []
     damaged: list[str] = []
-    document = None if anew else comparisons.find(records_dir, host, made["declaration"], damaged)
+
+    def known() -> comparisons.Document | None:
+        damaged.clear()
+        return None if anew else comparisons.find(records_dir, host, made["declaration"], damaged)
+
+    document = known()
+    if document is None or not comparisons.over(document, leave):
+        if check:
+            warnings += comparison_run.told(records_dir, host)
+        else:
+            comparison_run.claim(records_dir, host, (document or made)["id"])
+            document = known()  # the run before may have ended just now
     if document is None:
         # It may be the one that should have gone on.
         warnings += [f"{one}. This is a new comparison: it does not go on with that one" for one in damaged]
@@ -71,18 +85,11 @@ def settle(records_dir: str, document: comparisons.Document, policy: Policy) -> 
 
     An arm that was not started yet has the differences of its declaration.
     """
-    asked = {
-        one["name"]: arm_state.declared(one["variables"], policy.profiles) for one in document["declaration"]["arms"]
+    asked = _asked(document, policy)
+    seen = {
+        arm: arm_state.ran(_record_of(records_dir, document, start))
+        for arm, start in comparisons.first_starts(document).items()
     }
-    seen: dict[str, arm_state.Flat] = {}
-    for arm, start in comparisons.first_starts(document).items():
-        record = records.read_record(records_dir, document["host"], start["record"])
-        if record is None:
-            raise records.RecordError(
-                f"comparison {document['id']} names record {start['record']}, which is gone; "
-                "-e compare_anew=true compares anew"
-            )
-        seen[arm] = arm_state.ran(record)
     base = comparisons.reference(document)
     rows: list[arm_state.Row] = []
     for one in document["arms"]:
@@ -95,11 +102,39 @@ def settle(records_dir: str, document: comparisons.Document, policy: Policy) -> 
             rows += arm_state.differences(name, *pair, policy.covers, policy.allow)
         else:
             rows += arm_state.planned(name, asked[base], asked[name])
-    document["differences"] = rows
+    document["differences"] = rows + _refuted(records_dir, document, policy)
+    rows = document["differences"]
     if arm_state.undeclared(rows):
         document["state"] = "refused"
     elif document["state"] == "refused":
         document["state"] = "running"
+
+
+def _asked(document: comparisons.Document, policy: Policy) -> dict[str, arm_state.Flat]:
+    """What each arm declares."""
+    arms = document["declaration"]["arms"]
+    return {one["name"]: arm_state.declared(one["variables"], policy.profiles) for one in arms}
+
+
+def _record_of(records_dir: str, document: comparisons.Document, start: Mapping[str, Any]) -> dict[str, Any]:
+    record = records.read_record(records_dir, document["host"], start["record"])
+    if record is None:
+        raise records.RecordError(
+            f"comparison {document['id']} names record {start['record']}, which is gone; "
+            "-e compare_anew=true compares anew"
+        )
+    return record
+
+
+def _refuted(records_dir: str, document: comparisons.Document, policy: Policy) -> list[arm_state.Row]:
+    """The rows of the starts, of any block, whose profile was proved not to be in force."""
+    whys = {}
+    for one in document["starts"]:
+        if one.get("proof") == proof.CONTRADICTED:
+            record = _record_of(records_dir, document, one)
+            whys[one["number"]] = "; ".join(record["proof"].get("why") or [])
+    base, *others = (one["name"] for one in document["arms"])
+    return profile_in_force.rows(base, others, document["starts"], whys, policy.allow)
 
 
 def keep(
@@ -107,13 +142,15 @@ def keep(
 ) -> dict[str, Any]:
     """Write the record of a finished start, then the document; returns the start as the document has it.
 
-    ``found``: ``began`` (seconds since 1970), ``measurement``, ``fingerprints``, ``proof``, ``ready``, ``profile`` and
-    ``info`` (what llm_server_info said). The record is written first: see :func:`comparisons.adopt`.
+    ``found``: ``began`` (seconds since 1970), ``launched`` (what llm_server said), ``measurement``, ``fingerprints``,
+    ``proof``, ``ready``, ``profile`` and ``info`` (what llm_server_info said). The record is written first: see
+    :func:`comparisons.adopt`. Raises RecordError for a start that cannot count; nothing is written then.
     """
     if all(start["number"] != one["number"] for one in comparisons.remaining(document)):
         raise records.RecordError(
             f"comparison {document['id']} has start {start['number']} already: another run works on it; let it end"
         )
+    _check_server(document, start, found)
     record = _record(records_dir, document, start, found)
     records.write_record(records_dir, document["host"], record)
     kept = comparisons.start_of(record)
@@ -122,6 +159,26 @@ def keep(
     comparison_verdict.look(document)
     comparisons.write(records_dir, document)
     return kept
+
+
+#: What llm_server did when the server is one that this start launched.
+_LAUNCHED = ("started", "restarted")
+
+
+def _check_server(document: comparisons.Document, start: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    """Raises RecordError unless the server that was measured is the one that this start launched."""
+    launched, measured = found.get("launched") or {}, found["measurement"]["server"]
+    if launched.get("action") not in _LAUNCHED:
+        what = "was there already when it was to be launched"
+    elif any(launched.get(name) != measured.get(name) for name in ("start_id", "declaration_hash")):
+        what = "is not the one that this start launched"
+    else:
+        return
+    raise records.RecordError(
+        f"start {start['number']} (arm {start['arm']}) of comparison {document['id']} is not kept: the server "
+        f"{measured['name']} that was measured {what}; something else launched it. Let nothing else start servers on "
+        f"{document['host']} meanwhile: the same command makes this start again, and what is done stays"
+    )
 
 
 def _record(
@@ -161,6 +218,8 @@ def _record(
     }
     if (measured.get("warmup") or {}).get("steady") is False:
         record["comparison"]["notes"] = ["not steady after the warm-up"]
+    differing = profile_in_force.differs([one["variables"] for one in document["declaration"]["arms"]])
+    record["comparison"]["notes"] += filter(None, [profile_in_force.note(record, differing)])
     record["comparison"]["notes"] += _changed_since(records_dir, document, record)
     return record
 

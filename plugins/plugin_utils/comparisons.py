@@ -18,7 +18,7 @@ from typing import Any
 from ..module_utils import files, stats
 from ..module_utils.fingerprint import under_load
 from ..module_utils.measurement import new_id
-from . import comparison_form, records, verdict
+from . import comparison_form, profile_in_force, records, verdict
 
 SCHEMA = 1
 FOLDER = "comparisons"
@@ -231,6 +231,7 @@ def start_of(record: dict[str, Any]) -> dict[str, Any]:
         "accept_length": accept_length(level),
         "gpu": gpu_of(record),
         "state_hash": (record["fingerprints"].get("before") or {}).get("state_hash"),
+        "proof": profile_in_force.verdict(record),
         "weak": part.get("weak") or [],
         "notes": part.get("notes") or [],
     }
@@ -310,6 +311,11 @@ def adopt(records_dir: str, document: Document) -> list[dict[str, Any]]:
 
 def _seconds(text: str) -> float:
     return float(calendar.timegm(time.strptime(text, comparison_form.TIME)))
+
+
+def over(document: Document, leave: str = "") -> bool:
+    """Whether nothing is left to do. ``leave``: what is to be left on the host at the end; "": whatever is there."""
+    return document["state"] in FINISHED and (not leave or document["left"] == leave)
 
 
 def first_starts(document: Document) -> dict[str, dict[str, Any]]:

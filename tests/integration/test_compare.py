@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -93,6 +94,7 @@ def test_killed_in_the_second_start_it_goes_on_and_a_third_run_has_nothing_to_do
     assert step_of_the_server(bed) == "0.01"
     assert after["left"] == "reference"
     assert not (bed.records / "h" / "baseline.json").exists()
+    assert not (bed.records / "h" / "comparisons" / "running.json").exists()
 
     again = bed.run(**SHORT)
     assert "compare_anew=true compares anew" in again
@@ -131,6 +133,56 @@ def test_clocks_that_an_arm_cannot_have_are_refused_before_the_first_start(bed):
     assert "groundstate.llm.gpu_clocks : Set the clocks of the GPUs" in output
     assert "start 1 of" not in output
     assert not bed.home.exists()
+
+
+@pytest.mark.timeout(1500)
+def test_a_second_run_on_the_host_is_refused_and_a_killed_one_is_in_nobodys_way(bed):
+    """Two runs at once ended each other's servers."""
+    with bed.held_at("start 1 of", **SHORT) as first:
+        before = bed.document()
+        refused = " ".join(bed.run(rc=2, **SHORT).split())
+        assert f"another run compares on h now: ansible-playbook with process {first.pid}" in refused
+        assert "start 1 of" not in refused
+        other = bed.run(rc=2, compare_arms=[arm("a"), arm("b", step=0.02)])
+        assert "another run compares on h now" in " ".join(other.split())
+        told = bed.run("--check", **SHORT)
+        assert "another run compares on h now" in " ".join(told.split())
+        assert bed.documents() == [before]
+    assert (bed.records / "h" / "comparisons" / "running.json").exists()
+    output = bed.killed_at("start 1 of", **SHORT)
+    assert "another run" not in output
+
+
+@pytest.mark.timeout(1500)
+def test_a_server_that_somebody_else_launched_in_between_does_not_count(bed):
+    """It counted, with a note that it was in another state."""
+    with bed.held_at("Look into every worker", **SHORT) as process:
+        bed.launch(mock_arguments={**ARGUMENTS, "step": 0.02})
+        os.killpg(process.pid, signal.SIGCONT)
+        output, _ = process.communicate(timeout=600)
+    assert process.returncode == 2, output
+    assert "start 1 (arm quick) of comparison" in output
+    assert "is not kept: the server mock that was measured is not the one that this start launched" in output
+    assert bed.document()["starts"] == []
+    assert bed.record_files() == []
+    # The same command goes on; here as far as the start that was not kept.
+    bed.killed_at("start 2 of", **SHORT)
+    assert [one["number"] for one in bed.document()["starts"]] == [1]
+
+
+@pytest.mark.timeout(1500)
+def test_a_profile_that_the_server_takes_away_is_no_profile_to_be_compared(bed):
+    """With warn, two arms that ran the same were called the same, and no word said that nothing was compared."""
+    bed.variables["llm_server"] = {
+        **SERVER,
+        "command": ["env", "-u", "NCCL_PROTO", "-u", "NCCL_ALGO", *SERVER["command"]],
+    }
+    bed.variables["nccl_profile_proof"] = "warn"
+    output = " ".join(bed.run(rc=2, compare_profiles=["stock", "pcie_ll_ring"], compare_looks=[2]).split())
+    assert "NOT DECLARED NCCL profile in force: proved in stock, contradicted in pcie_ll_ring (start 2: " in output
+    document = bed.document()
+    assert (document["state"], document["result"]) == ("refused", None)
+    assert [one["proof"] for one in document["starts"]] == ["proved", "contradicted"]
 
 
 # --- slow: each is several runs of a whole playbook ----------------------------------------------------
@@ -224,7 +276,7 @@ def test_equal_arms_differ_in_nothing_and_are_not_called_changed(bed):
     equal = {"compare_arms": [arm("a"), arm("b"), arm("c")], "compare_looks": [2], "compare_tolerance": 0.3}
     bed.run(**equal)
     document = bed.document()
-    assert document["differences"] == []
+    assert [one["what"] for one in document["differences"] if not one["what"].startswith("not compared: ")] == []
     assert {one["arm"] for one in document["result"]["pairs"]} == {"b", "c"}
     # With this tolerance nothing but a mistake (a start counted for another arm) makes them differ.
     assert {one["verdict"] for one in document["result"]["pairs"]} <= {"same", "inconclusive"}

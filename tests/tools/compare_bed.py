@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ansible_collections.groundstate.llm.plugins.module_utils import procfs, servers
@@ -38,7 +40,7 @@ class CompareBed:
         # It names a task when it begins: the moment at which the tests kill it.
         self.environment["ANSIBLE_STDOUT_CALLBACK"] = "default"
 
-    def start(self, *arguments: str, **variables) -> subprocess.Popen:
+    def start(self, *arguments: str, playbook: str = "compare.yml", **variables) -> subprocess.Popen:
         """Start the playbook; ``variables`` go in with -e, as a person would give them."""
         inventory = self.folder / "hosts.json"
         told = {"groundstate": {"hosts": {"h": {}}, "vars": self.variables}}
@@ -46,7 +48,7 @@ class CompareBed:
         return subprocess.Popen(
             [
                 "ansible-playbook",
-                "playbooks/compare.yml",
+                f"playbooks/{playbook}",
                 "-i",
                 str(inventory),
                 "-e",
@@ -88,6 +90,32 @@ class CompareBed:
         assert said, "it said nothing at all"
         assert words in said[-1], "".join(said)
         return "".join(said)
+
+    @contextmanager
+    def held_at(self, words: str, **variables) -> Iterator[subprocess.Popen]:
+        """Run it until the output has ``words``, then stop all of the controller; the end of the block kills it."""
+        process = self.start(**variables)
+        watchdog = threading.Timer(600, os.killpg, (process.pid, signal.SIGKILL))
+        watchdog.start()
+        said: list[str] = []
+        try:
+            for line in process.stdout:
+                said.append(line)
+                if words in line:
+                    break
+            assert words in said[-1], "".join(said)
+            os.killpg(process.pid, signal.SIGSTOP)
+            yield process
+        finally:
+            watchdog.cancel()
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.stdout.close()
+            process.wait()
+
+    def launch(self, **variables) -> str:
+        """Launch the declared server, with other values of some variables, as somebody beside a comparison would."""
+        return self.run("--tags", "llm_server", playbook="deploy_baseline.yml", **variables)
 
     def documents(self) -> list[dict]:
         """The comparisons on the controller, oldest first."""

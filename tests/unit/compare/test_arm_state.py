@@ -87,7 +87,10 @@ def test_declaring_the_limit_declares_what_the_engine_resolves_it_to():
 
 def test_equal_arms_do_not_differ():
     base = ran("sglang.tp2.base.log")
-    assert arm_state.differences("b", (asked(), asked()), (base, base), COVERS, []) == []
+    [row] = arm_state.differences("b", (asked(), asked()), (base, base), COVERS, [])
+    # Of a log alone nothing else is known, and that is no difference either.
+    assert row["declared"]
+    assert row["what"].startswith("not compared: environment, packages, edited files, ")
 
 
 def flat(**sections):
@@ -105,7 +108,7 @@ def stops(base, other, declared=({}, {})):
     ("sections", "what"),
     [
         ({"python_env": {"distributions": {"torch": "2.9"}, "edited": ["sglang/x.py"]}}, ["file sglang/x.py", ""]),
-        ({"python_env": {"distributions": {"torch": "2.10"}}}, ["package torch"]),
+        ({"python_env": {"distributions": {"torch": "2.10"}, "edited": []}}, ["package torch"]),
         ({"kernel": {"governors": {"performance": 8}}}, ["kernel governors performance"]),
         ({"hardware": {"gpus": [{"power_limit": "300 W"}]}}, ["hardware gpus 0 power limit"]),
         ({"model": {"path": "/other"}}, ["model path"]),
@@ -128,14 +131,50 @@ def test_whatever_else_changed_between_the_starts_stands_in_the_way(sections, wh
     assert stops(base, flat(**changed)) == [one for one in what if one]
 
 
-def test_what_cannot_be_told_on_one_side_is_no_difference():
-    told = flat(kernel={"turbo": True}, python_env={"distributions": {"torch": "2.9"}})
+def test_a_value_that_cannot_be_told_on_one_side_is_no_difference():
+    assert stops(flat(kernel={"turbo": True}), flat(kernel={"turbo": None})) == []
+
+
+def test_a_whole_part_that_only_one_side_tells_stands_in_the_way():
+    """It was no difference, without a word: what one start hid was not compared."""
+    told = flat(python_env={"distributions": {"torch": "2.9"}})
     dumb = flat(
-        server={"engine": "sglang", "argv": [], "resolved": None},
-        kernel={"turbo": None},
-        python_env={"distributions": {}},
+        server={"engine": "sglang", "argv": [], "environment": {}, "resolved": None}, python_env={"distributions": {}}
     )
-    assert stops(told, dumb) == []
+    for sides in ((told, dumb), (dumb, told)):
+        rows = arm_state.undeclared(arm_state.differences("b", ({}, {}), sides, COVERS, []))
+        assert {row["what"] for row in rows} == {"resolved arguments", "packages"}
+    table = arm_state.table(rows, "a")
+    assert "NOT DECLARED  resolved arguments: not known in a, known in b (not declared)" in table
+    # Accepted by their name, by what they hold, or since the environments differ.
+    assert not arm_state.undeclared(
+        arm_state.differences("b", ({}, {}), (told, dumb), COVERS, ["resolved argument *", "packages"])
+    )
+    assert stops(told, dumb, ({"variable ml_env_lock": 1}, {"variable ml_env_lock": 2})) == []
+    assert stops(told, dumb, ({"engine": "sglang"}, {"engine": "llama_cpp"})) == []
+
+
+def test_another_engine_covers_neither_gpus_nor_kernel_that_cannot_be_told():
+    told, dumb = flat(hardware={"gpus": []}, kernel={"release": "6"}), flat(hardware={"gpus": None})
+    assert stops(told, dumb, ({"engine": "sglang"}, {"engine": "vllm"})) == ["GPUs", "kernel"]
+
+
+def test_what_no_start_tells_is_said_in_one_line_and_stands_in_nobodys_way():
+    dumb = flat(server={"engine": "generic", "argv": ["x"], "environment": {}, "resolved": None, "nccl_mapped": {}})
+    rows = [row for arm in "bc" for row in arm_state.differences(arm, ({}, {}), (dumb, dumb), COVERS, [])]
+    assert arm_state.undeclared(rows) == []
+    [line] = arm_state.table(rows, "a")
+    assert line.startswith("not compared: resolved arguments, packages, ")
+    assert line.endswith(" (neither start tells it)")
+    assert arm_state.not_compared(rows) == [line]
+
+
+def test_a_log_of_nccl_that_only_one_side_has_stands_in_the_way_but_for_a_single_worker():
+    two, silent = seen_by_workers(), seen_by_workers(logged=False)
+    assert stops(two, silent) == ["NCCL's log"]
+    # The profile of one arm lets NCCL log something else.
+    assert stops(two, silent, ({}, {"environment NCCL_DEBUG": "WARN"})) == []
+    assert stops(two, seen_by_workers(ranks=1, logged=False)) == []
 
 
 def test_another_environment_brings_another_version_and_another_engine_everything():
@@ -175,18 +214,18 @@ def stops_of(base, other, *declared):
     return [row["what"] for row in arm_state.undeclared(rows)]
 
 
-def seen_by_workers(transport="P2P/IPC", **variables):
-    """A start whose two workers have these variables, as the proof saw them."""
+def seen_by_workers(transport="P2P/IPC", ranks=2, logged=True, **variables):
+    """A start whose workers have these variables, as the proof saw them."""
     told = {name: {"seen": value} for name, value in variables.items()}
     workers = [
         {
             "variables": told,
             "undeclared": {},
             "set_by_engine": {"NCCL_CUMEM_ENABLE": "0"},
-            "nccl_version": "2.28.9+cuda13.0",
-            "communicators": [{"transports": {"0 -> 1": {transport: 16}}}],
+            "nccl_version": "2.28.9+cuda13.0" if logged else "",
+            "communicators": [{"transports": {"0 -> 1": {transport: 16}}}] if logged else [],
         }
-        for _rank in range(2)
+        for _rank in range(ranks)
     ]
     sections = {"server": {"engine": "sglang", "argv": [], "resolved": {}}}
     measured = {"workload": {}}
@@ -230,13 +269,13 @@ def test_a_declaration_tells_arguments_profile_workload_and_clocks():
 
 
 def test_the_table_shows_obstacles_first_and_counts_what_is_many():
-    base = flat(python_env={"distributions": {f"p{number}": "1" for number in range(30)}})
+    base = flat(python_env={"distributions": {f"p{number}": "1" for number in range(30)}}, kernel={"release": "6"})
     other = flat(python_env={"distributions": {f"p{number}": "2" for number in range(30)}}, kernel={"release": "7"})
     rows = arm_state.differences(
         "b", ({"variable ml_env_lock": 1}, {"variable ml_env_lock": 2}), (base, other), COVERS, []
     )
     lines = arm_state.table(rows, "a")
-    assert lines[0].startswith("NOT DECLARED  kernel release: not set in a, 7 in b")
+    assert lines[0].startswith("NOT DECLARED  kernel release: 6 in a, 7 in b")
     assert "... and 24 more differences of b in packages" in lines
     assert len(lines) < 12
 

@@ -9,8 +9,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from ansible_collections.groundstate.llm.plugins.module_utils import files, procfs
 from ansible_collections.groundstate.llm.plugins.plugin_utils import (
+    arm_state,
     comparison_lines,
+    comparison_run,
     comparison_steps,
     comparison_verdict,
     comparisons,
@@ -40,11 +43,13 @@ def found(number, rate=100.0, start_id="s"):
     measured["headline"]["value"] = rate
     for repeat in measured["levels"][0]["repeats"]:
         repeat["decode_tok_s"] = rate
+    launched = {name: measured["server"][name] for name in ("start_id", "declaration_hash")}
     return {
         "began": 0.0,
+        "launched": {"action": "started", **launched},
         "measurement": measured,
         "fingerprints": copy.deepcopy(RECORD["fingerprints"]),
-        "proof": {},
+        "proof": {"verdict": "proved"},
         "ready": {"elapsed_s": 2.5},
         "profile": "stock",
         "info": {},
@@ -237,6 +242,127 @@ def test_a_clock_that_was_set_back_makes_no_negative_times(tmp_path, written):
     assert "2 in 60 s, unfinished" in "\n".join(comparison_lines.result(made, "p"))
 
 
+@pytest.mark.parametrize(
+    ("launched", "words"),
+    [
+        ({"start_id": "of somebody else"}, "is not the one that this start launched"),
+        ({"declaration_hash": "another"}, "is not the one that this start launched"),
+        ({"action": "unchanged"}, "was there already"),
+    ],
+)
+def test_a_server_that_the_start_did_not_launch_does_not_count(tmp_path, launched, words):
+    """It was kept with a note that it was in another state."""
+    made = steps(tmp_path)[0]
+    kept = keep(tmp_path, made)
+    foreign = found(2)
+    foreign["launched"].update(launched)
+    with pytest.raises(records.RecordError, match=rf"start 2 \(arm B\) .* is not kept: the server .* {words}"):
+        comparison_steps.keep(
+            str(tmp_path), made, comparisons.remaining(made)[0], foreign, comparison_steps.Policy(allow=["*"])
+        )
+    assert comparisons.read(str(tmp_path), "h", made["id"])["starts"] == [kept]
+    assert records.identifiers(str(tmp_path), "h") == [kept["record"]]
+    keep(tmp_path, made, 3)
+    assert [one["number"] for one in made["starts"]] == [1, 2]
+
+
+def another_run_lives(tmp_path, monkeypatch):
+    """The next run is another one than those before, which go on."""
+    own = {**comparison_run.this(), "pid": 1, "start": procfs.process(1).start}
+    monkeypatch.setattr(comparison_run, "this", lambda: own)
+
+
+def test_a_second_run_on_the_host_is_refused_before_anything_is_written(tmp_path, monkeypatch):
+    """Two runs ended each other's servers."""
+    made = steps(tmp_path)[0]
+    another_run_lives(tmp_path, monkeypatch)
+    where = Path(comparisons.path(str(tmp_path), "h", made["id"]))
+    before = where.stat()
+    for second in (document(), document(looks=(4,))):  # the same comparison, and another one of the host
+        with pytest.raises(records.RecordError, match="another run compares on h now"):
+            steps(tmp_path, second)
+    assert where.stat() == before
+    assert len(comparisons.identifiers(str(tmp_path), "h")) == 1
+    # In check mode it is told.
+    _document, fate, [warning] = steps(tmp_path, check=True)
+    assert "goes on" in fate
+    assert "another run compares on h now" in warning
+
+
+def test_a_finished_comparison_is_shown_while_another_runs(tmp_path, monkeypatch):
+    made = document(looks=(2,))
+    for number, rate in enumerate((100.0, 50.0, 50.0, 100.0)):
+        keep(tmp_path, made, number, rate=rate)
+    comparisons.write(str(tmp_path), {**made, "left": "reference"})
+    steps(tmp_path)
+    another_run_lives(tmp_path, monkeypatch)
+
+    def again(leave):
+        policy = comparison_steps.Policy()
+        return comparison_steps.begin(str(tmp_path), document(looks=(2,)), policy, False, False, leave)
+
+    assert again("reference")[0]["id"] == made["id"]
+    with pytest.raises(records.RecordError, match="another run compares"):
+        again("stopped")  # that would end the other one's server
+
+
+def of_profiles(tmp_path, *verdicts, looks=(2,), allow=(), profiles=("stock", "ring")):
+    """A comparison of profiles whose starts have these proofs, and the starts as they were kept."""
+    made = document(looks=looks)
+    for one, profile in zip(made["declaration"]["arms"], profiles, strict=True):
+        one["variables"]["nccl_profile_name"] = profile
+    made["declaration_hash"] = files.digest(made["declaration"])
+    shipped = {"stock": {"variables": {}}, "ring": {"variables": {"NCCL_ALGO": "Ring"}}}
+    policy = comparison_steps.Policy(allow=["variable x", "model *", "argument *", *allow], profiles=shipped)
+    kept = []
+    for number, told in enumerate(verdicts, 1):
+        start = comparisons.remaining(made)[0]
+        profile = profiles[0] if start["arm"] == "A" else profiles[1]
+        one = {**found(number), "profile": profile}
+        one["proof"] = {"verdict": told, "why": ["rank 0 (pid 7): NCCL_ALGO is not set (declared: 'Ring')"]}
+        kept.append(comparison_steps.keep(str(tmp_path), made, start, one, policy))
+    return made, kept
+
+
+def test_a_profile_that_was_not_in_force_stops_the_comparison(tmp_path):
+    """With nccl_profile_proof: warn the arms were called the same without a word."""
+    made, kept = of_profiles(tmp_path, "proved", "contradicted")
+    assert [one["proof"] for one in kept] == ["proved", "contradicted"]
+    assert made["state"] == "refused"
+    [row] = arm_state.undeclared(made["differences"])
+    told = arm_state.refusal([row], "A")
+    assert "NOT DECLARED  NCCL profile in force: proved in A, contradicted in B (start 2: rank 0 (pid 7): " in told
+    assert 'compare_allow: ["NCCL profile in force"]' in told
+
+
+def test_it_stops_it_at_whatever_start_and_in_whichever_arm(tmp_path):
+    made, _kept = of_profiles(tmp_path, "proved", "proved", "proved", "contradicted")
+    [row] = arm_state.undeclared(made["differences"])
+    assert (row["reference"], row["value"]) == ("contradicted", "proved")
+    assert row["why"].startswith("start 4: ")
+    assert (made["state"], made["result"]) == ("refused", None)
+
+
+def test_accepted_it_goes_on_and_every_result_says_so(tmp_path):
+    made, _kept = of_profiles(tmp_path, *["proved", "contradicted"] * 2, allow=["NCCL profile in force"])
+    assert made["state"] in comparisons.FINISHED
+    [row] = [one for one in made["differences"] if one["what"] == "NCCL profile in force"]
+    assert row["why"].startswith("accepted by compare_allow: NCCL profile in force; start 2: ")
+    told = comparison_lines.result(made, "p")
+    assert "note      NCCL profile contradicted: it was not in force: 1 start of A, 1 start of B" in told
+
+
+@pytest.mark.parametrize(("verdict", "why"), [("off", "nccl_profile_proof is off"), ("unknown", "could not tell")])
+def test_a_profile_that_nobody_proved_is_noted_where_the_arms_differ_in_it(tmp_path, verdict, why):
+    made, kept = of_profiles(tmp_path, verdict, verdict)
+    assert made["state"] == "running"
+    assert all("NCCL profile not proved" in one["notes"][0] and why in one["notes"][0] for one in kept)
+    assert any("NCCL profile not proved" in line for line in comparison_lines.result(made, "p"))
+    assert why in comparison_lines.ended(made, kept[0])
+    _made, kept = of_profiles(tmp_path / "same", verdict, verdict, profiles=("stock", "stock"))
+    assert [one["notes"] for one in kept] == [[], []]
+
+
 def test_two_runs_of_one_comparison_do_not_count_a_start_twice(tmp_path):
     made = document()
     start = comparisons.remaining(made)[0]
@@ -277,7 +403,7 @@ def compared_before():
     made = document(looks=(2, 3))
     for one in comparisons.planned(made)[:4]:
         start = {**one, "seconds": 2.0, "record": f"20261129T2300{one['number']:02d}Z-00000a", "value": 100.0}
-        start.update(repeats=[99.0, 101.0], ready_s=2.5, finished_at="x", accept_length=None, gpu=None)
+        start.update(repeats=[99.0, 101.0], ready_s=2.5, finished_at="x", accept_length=None, gpu=None, proof="proved")
         comparisons.add(made, {**start, "state_hash": "s", "weak": [], "notes": []})
     comparison_verdict.look(made)
     return made

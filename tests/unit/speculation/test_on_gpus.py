@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -52,14 +53,34 @@ def test_the_documentation_has_what_its_records_say(document, starts):
             assert line in told
 
 
+def first_of(document, starts):
+    """The first record of each arm."""
+    return [
+        next(starts[one["record"]] for one in document["starts"] if one["arm"] == arm) for arm in ("base", "eagle3")
+    ]
+
+
+def differences(*two):
+    asked = [arm_state.declared({"llm_server": {**SERVER, **more}}, {}) for more in ({}, {"speculation": EAGLE})]
+    return arm_state.differences("eagle3", asked, [arm_state.ran(one) for one in two], COVERS, ())
+
+
 def test_all_that_the_arms_differ_in_follows_from_the_speculation(document, starts):
     """Without compare_allow: SGLang captures graphs for other batch sizes when it speculates."""
-    base, eagle = (
-        next(starts[one["record"]] for one in document["starts"] if one["arm"] == arm) for arm in ("base", "eagle3")
-    )
-    asked = [arm_state.declared({"llm_server": {**SERVER, **more}}, {}) for more in ({}, {"speculation": EAGLE})]
-    rows = arm_state.differences("eagle3", asked, (arm_state.ran(base), arm_state.ran(eagle)), COVERS, ())
+    rows = differences(*first_of(document, starts))
+    assert not [row for row in rows if "not compared" in row["what"]], "of these starts everything is known"
     assert arm_state.undeclared(rows) == []
     [graphs] = [row for row in rows if row["what"] == "resolved argument cuda_graph_bs"]
     assert (graphs["reference"], graphs["value"]) == ("[1, 2, 4]", "[1, 2, 3, 4]")
     assert graphs["why"] == "follows from argument --speculative-algorithm"
+
+
+def test_a_limit_that_only_the_speculating_arm_tells_does_not_vanish_with_the_rest(document, starts):
+    """Without the base's resolved arguments the lowered limit of requests was no row at all."""
+    base, eagle = copy.deepcopy(first_of(document, starts))
+    eagle["fingerprints"]["before"]["sections"]["server"]["resolved"]["max_running_requests"] = "24"
+    [limit] = arm_state.undeclared(differences(base, eagle))
+    assert limit["what"] == "resolved argument max_running_requests"
+    base["fingerprints"]["before"]["sections"]["server"]["resolved"] = None
+    [part] = arm_state.undeclared(differences(base, eagle))
+    assert (part["what"], part["reference"], part["value"]) == ("resolved arguments", "not known", "known")
