@@ -132,7 +132,7 @@ def _refuted(records_dir: str, document: comparisons.Document, policy: Policy) -
     for one in document["starts"]:
         if one.get("proof") == proof.CONTRADICTED:
             record = _record_of(records_dir, document, one)
-            whys[one["number"]] = "; ".join(record["proof"].get("why") or [])
+            whys[one["number"]] = "; ".join((record.get("proof") or {}).get("why") or [])
     base, *others = (one["name"] for one in document["arms"])
     return profile_in_force.rows(base, others, document["starts"], whys, policy.allow)
 

@@ -56,12 +56,17 @@ def untold(record: Mapping[str, Any]) -> list[str]:
         "model files": (sections.get("model") or {}).get("config_hash") is not None,
         "GPUs": (sections.get("hardware") or {}).get("gpus") is not None,
         "kernel": bool(sections.get("kernel")),
-        "workers' environment": bool(workers),
+        "workers' environment": any(one.get("source") != "none" or _logged(one) for one in workers),
         "NCCL libraries": server.get("nccl_mapped") is not None,
         # One worker alone talks to nobody.
         "NCCL's log": len(workers) < 2 or any(one.get("communicators") for one in workers),
     }
     return [part.name for part in PARTS if not told[part.name]]
+
+
+def _logged(worker: Mapping[str, Any]) -> bool:
+    """Whether NCCL's log told of a worker."""
+    return bool((worker.get("log") or {}).get("path"))
 
 
 def missing(seen: Sequence[Mapping[str, Any]]) -> list[tuple[Part, list[bool]]]:

@@ -214,11 +214,12 @@ def stops_of(base, other, *declared):
     return [row["what"] for row in arm_state.undeclared(rows)]
 
 
-def seen_by_workers(transport="P2P/IPC", ranks=2, logged=True, **variables):
+def seen_by_workers(transport="P2P/IPC", ranks=2, logged=True, source="memory", **variables):
     """A start whose workers have these variables, as the proof saw them."""
     told = {name: {"seen": value} for name, value in variables.items()}
     workers = [
         {
+            "source": source,
             "variables": told,
             "undeclared": {},
             "set_by_engine": {"NCCL_CUMEM_ENABLE": "0"},
@@ -238,6 +239,12 @@ def test_the_environment_of_the_workers_is_what_was_declared_or_stands_in_the_wa
     assert stops(plain, ll) == ["worker environment NCCL_PROTO"]
     assert stops(plain, ll, ({}, {"environment NCCL_PROTO": "LL"})) == []
     assert stops(plain, seen_by_workers(NCCL_PROTO=None)) == []
+
+
+def test_workers_that_nobody_may_read_are_not_known_to_be_the_same():
+    hidden = seen_by_workers(source="none", NCCL_PROTO=None)
+    assert stops(seen_by_workers(), hidden) == ["workers' environment"]
+    assert stops(hidden, hidden) == []
 
 
 def test_another_transport_between_the_gpus_stands_in_the_way():
