@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..module_utils.fingerprint import explain, under_load
-from . import arm_state, comparison_verdict, comparisons, records, verdict
+from . import arm_state, comparison_verdict, comparisons, nothing_drafted, records, verdict
 
 
 @dataclass
@@ -161,6 +161,7 @@ def _record(
     }
     if (measured.get("warmup") or {}).get("steady") is False:
         record["comparison"]["notes"] = ["not steady after the warm-up"]
+    record["comparison"]["notes"] += nothing_drafted.notes(document["declaration"], start["arm"], measured)
     record["comparison"]["notes"] += _changed_since(records_dir, document, record)
     return record
 

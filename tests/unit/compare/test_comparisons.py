@@ -83,7 +83,13 @@ def test_the_plan_counts_starts_from_one():
 
 @pytest.mark.parametrize(
     ("looks", "words"),
-    [([], "no plan"), ([5, 3], "no plan"), ([1, 3], "one block says nothing"), ([3, 10**9], "at most")],
+    [
+        ([], "numbers of blocks"),
+        ([0], "numbers of blocks"),
+        ([5, 3], "numbers of blocks"),
+        ([1, 3], "one block says nothing"),
+        ([3, 10**9], "at most"),
+    ],
 )
 def test_looks_that_cannot_be_are_refused(looks, words):
     with pytest.raises(ValueError, match=words):
