@@ -15,7 +15,7 @@ def notes(declaration: Mapping[str, Any], arm: str, measurement: Mapping[str, An
 
     ``declaration``: of the comparison, with the final variables of each arm.
     """
-    variables = next(one["variables"] for one in declaration["arms"] if one["name"] == arm)
+    variables = next((one["variables"] for one in declaration["arms"] if one["name"] == arm), {})
     declared = (variables.get("llm_server") or {}).get("speculation")
     told = [(level.get("speculation") or {}).get("drafts") for level in measurement.get("levels") or []]
     # One level that does not tell may have drafted.

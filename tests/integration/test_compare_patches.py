@@ -1,4 +1,4 @@
-"""compare.yml with an environment's declared patches against none, on a small environment that the role ml_env makes."""
+"""compare.yml with declared patches against none, on a small environment that the role ml_env makes."""
 
 from __future__ import annotations
 
