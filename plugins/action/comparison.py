@@ -21,6 +21,7 @@ from ..plugin_utils import (
     comparison_verdict,
     comparisons,
     records,
+    short_forms,
     specs,
     verdict,
 )
@@ -35,7 +36,7 @@ ARGUMENTS = {
     "title": {"type": "str", "default": ""},
     "ways": {"type": "dict", "default": {}},
     "profiles": {"type": "list", "elements": "str", "default": []},
-    "tolerance": {"type": "float", "default": 0.02},
+    "tolerance": {"type": "raw", "default": 0.02},
     "looks": {"type": "list", "elements": "int", "default": list(comparisons.LOOKS)},
     "anew": {"type": "bool", "default": False},
     "covers": {"type": "list", "elements": "dict", "default": []},
@@ -104,16 +105,20 @@ class ActionModule(ActionBase):
                 f"variables of arm {self.variables[HOLDS]} of another comparison hold until this ansible-playbook "
                 "ends, and would be taken for the inventory's; run this comparison with an ansible-playbook of its own"
             )
-        for check, name in ((comparisons.check_looks, "looks"), (verdict.check_tolerance, "tolerance")):
-            try:
-                check(arguments[name])
-            except ValueError as error:
-                raise ValueError(f"compare_{name}: {error}") from error
+        try:
+            comparisons.check_looks(arguments["looks"])
+        except ValueError as error:
+            raise ValueError(f"compare_looks: {error}") from error
+        try:
+            arguments["tolerance"] = verdict.read_tolerance(arguments["tolerance"])
+        except ValueError as error:
+            raise ValueError(f"compare_tolerance: {error}") from error
         ways = {**arguments["ways"], "compare_profiles": arms.of_profiles(arguments["profiles"])}
         options, inventory = self._known()
         if ways.get(WRITTEN) and WRITTEN in self.variables:
             ways[WRITTEN] = arms.written(self.variables[WRITTEN], inventory, self._final)
         chosen = arms.chosen(ways)
+        short_forms.check(ways, lambda name: self._final(name, inventory.get(name), inventory))
         names = arms.names(chosen)
         self._refuse(chosen, names)
         made, values, clocks = self._made(arguments, chosen, names, options, inventory)

@@ -11,7 +11,16 @@ from typing import Any
 
 from ..module_utils import proof
 from ..module_utils.fingerprint import explain, under_load
-from . import arm_state, comparison_run, comparison_verdict, comparisons, profile_in_force, records, verdict
+from . import (
+    arm_state,
+    comparison_run,
+    comparison_verdict,
+    comparisons,
+    nothing_drafted,
+    profile_in_force,
+    records,
+    verdict,
+)
 
 
 @dataclass
@@ -220,6 +229,7 @@ def _record(
         record["comparison"]["notes"] = ["not steady after the warm-up"]
     differing = profile_in_force.differs([one["variables"] for one in document["declaration"]["arms"]])
     record["comparison"]["notes"] += filter(None, [profile_in_force.note(record, differing)])
+    record["comparison"]["notes"] += nothing_drafted.notes(document["declaration"], start["arm"], measured)
     record["comparison"]["notes"] += _changed_since(records_dir, document, record)
     return record
 

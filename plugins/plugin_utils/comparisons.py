@@ -58,7 +58,7 @@ def schedule(arms: Sequence[str], blocks: int) -> list[list[str]]:
 
 def check_looks(looks: Sequence[int]) -> None:
     """Raises ValueError unless these are numbers of blocks after which a comparison can be judged, ascending."""
-    verdict.check_looks(looks)
+    verdict.check_looks(looks, "blocks")
     if min(looks) < LEAST_BLOCKS:
         raise ValueError(f"one block says nothing of how much blocks differ; look after {LEAST_BLOCKS} at the earliest")
     if max(looks) > MOST_BLOCKS:

@@ -61,16 +61,28 @@ class Verdict:
         return asdict(self)
 
 
-def check_looks(looks: Sequence[int]) -> None:
-    """Raises ValueError unless these are numbers of starts in ascending order."""
+def check_looks(looks: Sequence[int], of: str = "new starts") -> None:
+    """Raises ValueError unless these are numbers of what is counted, ``of``, in ascending order."""
     if not looks or min(looks) < 1 or list(looks) != sorted(set(looks)):
-        raise ValueError(f"{list(looks)} is no plan: name numbers of new starts, ascending, such as [3, 5, 8]")
+        raise ValueError(f"{list(looks)} is no plan: name numbers of {of}, ascending, such as [3, 5, 8]")
 
 
 def check_tolerance(tolerance: float) -> None:
     """Raises ValueError unless it is a share."""
     if not 0.0 <= tolerance < 1.0:
         raise ValueError(f"{tolerance} is no share of a rate: 0.02 means 2 %")
+
+
+def read_tolerance(given: object) -> float:
+    """A tolerance as a person gave it, with ``-e`` as text, too. Raises ValueError unless it is a share."""
+    try:
+        if isinstance(given, bool) or not isinstance(given, (int, float, str)):
+            raise ValueError
+        tolerance = float(given)
+    except ValueError:
+        raise ValueError(f"{given!s} is no number: give the share of a rate as one, 0.02 for 2 %") from None
+    check_tolerance(tolerance)
+    return tolerance
 
 
 def refusals(measurement: dict[str, Any]) -> list[str]:

@@ -283,16 +283,56 @@ def test_equal_arms_differ_in_nothing_and_are_not_called_changed(bed):
     assert document["blocks"][:2] == [["a", "b", "c"], ["c", "b", "a"]]
 
 
-@pytest.mark.slow  # a whole comparison
-@pytest.mark.timeout(1500)
-@pytest.mark.skipif(bool(gpu_clocks.obstacle()), reason=f"clocks cannot be set here: {gpu_clocks.obstacle()}")
-def test_the_clocks_of_the_inventory_hold_for_the_arm_without_its_own_and_at_the_end(bed):
-    """On a stand-in driver, which keeps what was set and a list of what it was asked for."""
+needs_clocks = pytest.mark.skipif(
+    bool(gpu_clocks.obstacle()), reason=f"clocks cannot be set here: {gpu_clocks.obstacle()}"
+)
+
+
+def stand_in_driver(bed: CompareBed) -> Path:
+    """A driver that keeps what was set (settings.json), and a list of what it was asked for (calls)."""
     folder = bed.folder / "bin"
     folder.mkdir()
     shutil.copy(ROOT / "tests" / "data" / "gpu_host" / "nvidia-smi", folder)
     files.write_json(str(folder / "smi.json"), {})
     bed.environment["PATH"] = f"{folder}{os.pathsep}{bed.environment['PATH']}"
+    return folder
+
+
+@pytest.mark.slow  # a start, and one that fails
+@pytest.mark.timeout(900)
+@needs_clocks
+@pytest.mark.parametrize("declared", [{}, {"persistence": True, "sm_mhz": 1500}], ids=["none declared", "declared"])
+def test_an_arm_that_fails_leaves_its_clocks_on_no_gpu(bed, declared):
+    folder = stand_in_driver(bed)
+    bed.variables["gpu_clocks"] = declared
+    dies = {"llm_server": {"command": [sys.executable, "-c", "raise SystemExit('no such thing')"]}}
+    locked = {"name": "locked", "clocks": {"persistence": True, "sm_mhz": 900}, "vars": dies}
+    output = bed.run(rc=2, compare_arms=[arm("free"), locked], compare_looks=[2])
+    assert len(bed.document()["starts"]) == 1
+    assert "-lgc 900,900" in (folder / "calls").read_text()
+    wanted = [declared["sm_mhz"]] * 2 if declared else None
+    assert [one["-lgc"] for one in files.read_json(str(folder / "settings.json"))] == [wanted, wanted]
+    assert (bed.home / "gpu_clocks.json").exists() is bool(declared)
+    # What is read last is why the server died.
+    last = output.rpartition("TASK [")[2]
+    assert last.startswith("groundstate.llm.compare : Fail as it did]")
+    assert "no such thing" in last
+
+
+@pytest.mark.slow  # a start that fails
+@pytest.mark.timeout(900)
+def test_a_failure_of_arms_without_clocks_is_told_once(bed):
+    dies = {"name": "dies", "vars": {"llm_server": {"command": [sys.executable, "-c", "raise SystemExit('no such')"]}}}
+    output = bed.run(rc=2, compare_arms=[dies, arm("b")], compare_looks=[2])
+    assert "Fail as it did" not in output
+    assert "clocks back" not in output
+
+
+@pytest.mark.slow  # a whole comparison
+@pytest.mark.timeout(1500)
+@needs_clocks
+def test_the_clocks_of_the_inventory_hold_for_the_arm_without_its_own_and_at_the_end(bed):
+    folder = stand_in_driver(bed)
     bed.variables["gpu_clocks"] = {"persistence": True, "sm_mhz": 1500}
     bed.run(compare_arms=[arm("as_declared"), {"name": "free", "clocks": {}}], compare_looks=[2])
     asked = [line.split()[2:] for line in (folder / "calls").read_text().splitlines() if line.startswith("-i ")]

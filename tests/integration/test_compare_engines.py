@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 from ansible_collections.groundstate.llm.plugins.module_utils import model_folder, tiny_llama
+from ansible_collections.groundstate.llm.plugins.plugin_utils import nothing_drafted
 from compare_bed import CompareBed
 
 SMALL = {
@@ -20,9 +22,33 @@ SMALL = {
 pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(2400)]  # six starts of a real engine each
 
 
-def speculating(**speculation) -> dict:
-    arms = [{"name": "plain"}, {"name": "ngram", "vars": {"llm_server": {"speculation": speculation}}}]
+#: A text that repeats itself, in which n-grams find their drafts from the first token on.
+REPEATING = "one two three four five six seven eight " * 8
+
+
+def speculating(draft_tokens: int, **changes) -> dict:
+    server = {"speculation": {"algorithm": "ngram", "draft_tokens": draft_tokens}, **changes}
+    arms = [{"name": "plain"}, {"name": "ngram", "vars": {"llm_server": server}}]
     return {"compare_arms": arms, "compare_looks": [3]}
+
+
+def repeating(folder: Path) -> dict:
+    """A workload of such prompts."""
+    (folder / "prompts.txt").write_text(REPEATING + "\n")
+    return {**SMALL, "prompts_file": str(folder / "prompts.txt"), "prefix_cache": "keep"}
+
+
+def drafted(record: dict) -> None:
+    """The arm with speculation has drafted, and some of it was accepted; the other one has not."""
+    for level in record["measurement"]["levels"]:
+        told = level["speculation"] or {}
+        if record["comparison"]["arm"] == "ngram":
+            assert told["drafts"] > 0
+            assert told["accept_length"] > 1.0
+        else:
+            assert not told.get("drafts")
+            assert told.get("accept_length", 1.0) == 1.0
+    assert nothing_drafted.NOTE not in record["comparison"]["notes"]
 
 
 def check(bed: CompareBed, flag: str) -> None:
@@ -36,6 +62,7 @@ def check(bed: CompareBed, flag: str) -> None:
         assert (flag in argv) is (record["comparison"]["arm"] == "ngram"), argv
         assert record["proof"]["verdict"] == "proved"
         assert record["measurement"]["headline"]["value"] > 0
+        drafted(record)
     differences = document["differences"]
     assert f"argument {flag}" in {one["what"] for one in differences}
     assert all(one["declared"] for one in differences)
@@ -56,9 +83,9 @@ def test_llama_cpp_with_ngram_speculation(tmp_path, llama_env, llama_model):
         "context_length": 512,
         "gpus": [],
     }
-    bed = CompareBed(tmp_path, ml_env_path=str(llama_env), llm_server=server, baseline_workload=SMALL)
+    bed = CompareBed(tmp_path, ml_env_path=str(llama_env), llm_server=server, baseline_workload=repeating(tmp_path))
     try:
-        output = bed.run(**speculating(algorithm="ngram", draft_tokens=4))
+        output = bed.run(**speculating(4, extra_args={"lookup-tokens": 3}))
         check(bed, "--speculation")
         assert "ngram against plain" in output
         [server_process] = bed.ours()
@@ -82,13 +109,14 @@ def test_vllm_with_ngram_speculation(tmp_path, vllm_env):
         # With the worker bound to one of two cores, vLLM's own front end waits: whole answers come in one piece.
         "env": {"VLLM_CPU_OMP_THREADS_BIND": "nobind"},
     }
+    # vLLM drafts from a single token that came before, and the answers of this model come back to their own.
     # Eight layers, and longer answers: what the tiny model makes of less is over before a busy machine has looked. When
     # that still happens to a request, it is an error of its own, and not of the comparison.
     workload = {**SMALL, "output_tokens": 128, "requests": 2, "max_error_share": 0.5}
     bed = CompareBed(tmp_path, ml_env_path=str(vllm_env), llm_server=server, baseline_workload=workload)
     try:
         # What speculation turns off besides is a difference that nobody declared: here vLLM itself tells of one.
-        arms = {**speculating(algorithm="ngram", draft_tokens=3), "compare_leave": "stopped"}
+        arms = {**speculating(3), "compare_leave": "stopped"}
         refused = bed.run(rc=2, **arms)
         assert "NOT DECLARED  the engine says: Async scheduling" in refused, refused
         assert len(bed.document()["starts"]) == 2

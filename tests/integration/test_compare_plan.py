@@ -189,3 +189,46 @@ def test_arms_that_a_template_makes_and_one_that_mentions_itself(planner):
 def test_what_has_to_be_a_dictionary_is_told_in_one_sentence(planner, variables, told):
     arms = [{"name": "a"}, {"name": "b", "vars": variables}]
     assert told in planner.refused(compare_arms=arms)
+
+
+@pytest.mark.parametrize(
+    ("variables", "told"),
+    [
+        ({"compare_patched_vs_pristine": True}, "no patches are declared (ml_env_patches)"),
+        (
+            {"compare_custom_all_reduce": True, "llm_server": {**INVENTORY["llm_server"], "engine": "llama_cpp"}},
+            "engine llama_cpp has no all-reduce of its own that a flag turns off; vLLM and SGLang have",
+        ),
+        # As -e name=value gives them.
+        ({"compare_custom_all_reduce": "false", "compare_patched_vs_pristine": "false"}, "none is given"),
+    ],
+)
+def test_a_short_form_with_nothing_to_compare_is_refused_in_its_own_words(planner, variables, told):
+    assert told in planner.refused(compare_arms=[], **variables)
+
+
+def test_an_engine_with_an_all_reduce_of_its_own_is_planned(planner):
+    plan = planner.plan(compare_arms=[], compare_custom_all_reduce="true")
+    assert plan["arms"] == ["custom_all_reduce", "nccl_all_reduce"]
+
+
+def test_patches_are_all_that_differs_between_patched_and_pristine(planner):
+    patches = [{"file": "p.patch", "distribution": "engine", "version": "1.0"}]
+    plan = planner.plan(compare_arms=[], compare_patched_vs_pristine=True, ml_env_patches=patches)
+    assert {one["ml_env_pristine"] for one in plan["variables"].values()} == {"require"}
+    assert [one["ml_env_patches"] for one in plan["variables"].values()] == [patches, []]
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"tolerance": "2%"}, "compare_tolerance: 2% is no number: give the share of a rate as one, 0.02 for 2 %"),
+        ({"tolerance": "2"}, "compare_tolerance: 2.0 is no share of a rate"),
+        ({"looks": [5, 3]}, "compare_looks: [5, 3] is no plan: name numbers of blocks, ascending"),
+        ({"looks": []}, "compare_looks: [] is no plan: name numbers of blocks, ascending"),
+    ],
+)
+def test_looks_and_a_tolerance_that_cannot_be_are_refused_in_words(planner, asked, told):
+    code, output = planner.play({"groundstate.llm.comparison": {**PLAN, **asked}}, compare_arms=[{"name": "a"}])
+    assert code == 2, output
+    assert told in " ".join(output.split())

@@ -61,6 +61,8 @@ class Engine:
     name = ""
     #: What people call it, for messages.
     title = ""
+    #: Whether it has an all-reduce of its own, which the flag disable-custom-all-reduce turns off.
+    own_all_reduce = False
 
     #: (pattern, part) pairs, first match wins; part is "server", "worker" or "helper". Matched against the
     #: command line or title of a process, from its beginning.

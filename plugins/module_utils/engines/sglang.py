@@ -19,6 +19,7 @@ NO_EFFECT = {"num-continuous-decode-steps": "it is parsed and never read by SGLa
 class SGLang(Engine):
     name = "sglang"
     title = "SGLang"
+    own_all_reduce = True
     parts = (
         (r"sglang::scheduler", "worker"),
         (r"sglang::", "helper"),

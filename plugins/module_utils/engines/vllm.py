@@ -22,6 +22,7 @@ _NEEDS_DRAFT = ("eagle", "eagle3", "medusa", "mlp_speculator", "draft_model")
 class VLLM(Engine):
     name = "vllm"
     title = "vLLM"
+    own_all_reduce = True
     parts = (
         (r"VLLM::Worker", "worker"),
         (r"VLLM::", "helper"),

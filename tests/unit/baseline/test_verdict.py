@@ -281,6 +281,21 @@ def test_a_tolerance_that_is_no_share_is_refused(tolerance):
         verdict.check_tolerance(tolerance)
 
 
+@pytest.mark.parametrize("given", ["2%", "2 %", "", True, None, [0.02]])
+def test_a_tolerance_that_is_no_number_is_told_as_it_was_given(given):
+    with pytest.raises(ValueError, match=r"give the share of a rate as one, 0\.02 for 2 %") as told:
+        verdict.read_tolerance(given)
+    assert str(told.value).startswith(f"{given} is no number")
+
+
+def test_a_tolerance_is_read_as_a_number():
+    assert verdict.read_tolerance("0.05") == 0.05
+    assert verdict.read_tolerance(0) == 0.0
+    for given in ("2", "nan", "1e999"):
+        with pytest.raises(ValueError, match="no share"):
+            verdict.read_tolerance(given)
+
+
 def test_what_may_be_asked_for_is_accepted():
     assert verdict.check_looks([1]) is None
     assert verdict.check_looks([3, 5, 8]) is None

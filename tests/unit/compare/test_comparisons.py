@@ -88,7 +88,13 @@ def test_the_plan_counts_starts_from_one():
 
 @pytest.mark.parametrize(
     ("looks", "words"),
-    [([], "no plan"), ([5, 3], "no plan"), ([1, 3], "one block says nothing"), ([3, 10**9], "at most")],
+    [
+        ([], "numbers of blocks"),
+        ([0], "numbers of blocks"),
+        ([5, 3], "numbers of blocks"),
+        ([1, 3], "one block says nothing"),
+        ([3, 10**9], "at most"),
+    ],
 )
 def test_looks_that_cannot_be_are_refused(looks, words):
     with pytest.raises(ValueError, match=words):
@@ -223,6 +229,22 @@ def test_a_start_in_another_state_than_its_arm_was_is_noted(tmp_path):
     kept = comparison_steps.keep(str(tmp_path), made, comparisons.remaining(made)[0], changed, policy)
     assert kept["notes"] == [f"in another state than start 1 of its arm: release: "
                              f"{RECORD['fingerprints']['before']['sections']['kernel']['release']} -> 9.9"]  # fmt: skip
+
+
+def test_a_start_that_drafted_nothing_is_noted_and_told_at_the_end(tmp_path):
+    made = document()
+    for one in made["declaration"]["arms"]:
+        one["variables"]["llm_server"] = {**SERVER, "speculation": {"algorithm": "ngram"} if one["name"] == "B" else {}}
+    policy = comparison_steps.Policy(allow=["*"])
+    kept = {}
+    for number in (1, 2):
+        handed = found(number)
+        handed["measurement"]["levels"][0]["speculation"] = {"drafts": 0, "accept_length": 1.0}
+        start = comparisons.remaining(made)[0]
+        kept[start["arm"]] = comparison_steps.keep(str(tmp_path), made, start, handed, policy)["notes"]
+    assert kept == {"A": [], "B": ["speculation is declared, and nothing was drafted"]}
+    told = "\n".join(comparison_lines.result(made, "p"))
+    assert "note      speculation is declared, and nothing was drafted: 1 start of B" in told
 
 
 @pytest.mark.parametrize("written", [None, -7140.0])
