@@ -83,7 +83,9 @@ def chosen(ways: Mapping[str, Any]) -> list[Arm]:
     """
     given = [name for name, arms in ways.items() if arms]
     if len(given) != 1:
-        said = f"{' and '.join(given)} are given" if given else "none is given"
+        said = "none is given"
+        if given:
+            said = f"{' and '.join(given)} are given: empty all but one, such as -e '{{\"{given[0]}\": []}}'"
         raise ValueError(f"what is compared has to be said in one way, by one of {', '.join(ways)}; {said}")
     if not isinstance(ways[given[0]], (list, tuple)):
         raise ValueError(f"{given[0]}: {ways[given[0]]!r} is no list of arms; each begins with '- name:'")
