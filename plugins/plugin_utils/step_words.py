@@ -57,18 +57,23 @@ def failure(result: Mapping[str, Any]) -> list[str]:
     items = result.get("results")
     for one in items if isinstance(items, list) else []:
         if isinstance(one, Mapping) and one.get("failed"):
-            lines += [f"{one.get('item')}:", *(f"  {line}" for line in failure(one))]
+            lines += [f"{_line(one.get('item'))}:", *(f"  {line}" for line in failure(one))]
     if result.get("assertion"):
-        lines.append(f"assertion: {result['assertion']}")
+        lines.append(f"assertion: {_line(result['assertion'])}")
     if "cmd" in result and "rc" in result:
         command = result["cmd"]
-        words = " ".join(map(str, command)) if isinstance(command, list) else str(command)
-        lines.append(f"command: {words} (exit status {result['rc']})")
+        words = " ".join(map(str, command)) if isinstance(command, list) else command
+        lines.append(f"command: {_line(words)} (exit status {_line(result['rc'])})")
     for key in ("stderr", "module_stderr", "stdout", "module_stdout"):
         said = str(result.get(key) or "").rstrip().splitlines()
         if said:
             lines += [f"{key.rpartition('_')[2]}:", *(f"  {one}" for one in said[-_TAIL:])]
     return lines or ["it gave no message"]
+
+
+def _line(value: Any) -> str:
+    """Whatever it is, such as a script of shell, in one line."""
+    return " ".join(str(value).split())
 
 
 def verdict(result: Mapping[str, Any]) -> str:

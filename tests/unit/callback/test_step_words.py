@@ -66,6 +66,11 @@ def test_a_failure_is_its_message_and_what_a_program_said():
     assert step_words.failure({}) == ["it gave no message"]
 
 
+def test_a_script_of_several_lines_is_told_in_one():
+    said = step_words.failure({"msg": "bad", "cmd": "set -e\nfalse\n", "rc": "1\n", "assertion": "a\nb"})
+    assert said == ["bad", "assertion: a b", "command: set -e false (exit status 1)"]
+
+
 def test_what_is_hidden_stays_hidden():
     assert step_words.failure({"censored": "no_log", "stderr": "the password"}) == ["no_log"]
 
