@@ -104,7 +104,8 @@ class Translator:
         if isinstance(measured, dict) and measured.get("verdict"):
             names = ("verdict", "metric", "value", "low", "high", "unit", "proof", "record")
             yield {"event": "verdict", "host": host, **{name: measured.get(name) for name in names}}
-        for finding in result.get("findings") or []:
+        findings = result.get("findings")
+        for finding in findings if isinstance(findings, list) else []:
             if isinstance(finding, dict) and "fix" in finding:
                 yield {"event": "finding", "host": host, **finding}
 

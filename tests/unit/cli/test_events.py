@@ -126,6 +126,12 @@ def test_a_measurement_without_verdict_is_none():
     assert [one["event"] for one in events] == ["host_start", "host_end"]
 
 
+def test_findings_that_are_no_list_are_none():
+    """Of modules of others, "findings" may be anything."""
+    events = translated([start("a", "x"), end("a", "x", {"findings": True})])
+    assert [one["event"] for one in events] == ["host_start", "host_end"]
+
+
 def test_a_result_that_is_hidden_says_so():
     censored = {"event": "runner_on_failed", "event_data": {"host": "a", "task": "x", "res": {"censored": "hidden"}}}
     [event] = translated([censored])
