@@ -13,13 +13,13 @@ from ansible.utils.display import Display
 from ansible.utils.vars import load_extra_vars
 
 from ..plugin_utils import (
-    arm_state,
     arms,
     comparison_lines,
     comparison_run,
     comparison_steps,
     comparison_verdict,
     comparisons,
+    difference_lines,
     records,
     short_forms,
     specs,
@@ -128,10 +128,10 @@ class ActionModule(ActionBase):
         )
         base = comparisons.reference(document)
         lines = comparison_lines.plan(document, fate)
-        rows = arm_state.table(document["differences"], base)
+        rows = difference_lines.table(document["differences"], base)
         lines += [f"{'' if index else 'differ in':<12}{line}" for index, line in enumerate(rows)]
         if document["state"] == "refused":
-            raise ValueError(arm_state.refusal(document["differences"], base))
+            raise ValueError(difference_lines.refusal(document["differences"], base))
         left = [] if document["state"] in comparisons.FINISHED else comparisons.remaining(document)
         first = {}
         looks = []
@@ -243,14 +243,14 @@ class ActionModule(ActionBase):
 
     def _record(self, arguments: dict[str, Any]) -> dict[str, Any]:
         document = self._document(arguments)
-        said_before = arm_state.not_compared(document["differences"])
+        said_before = difference_lines.not_compared(document["differences"])
         kept = comparison_steps.keep(self.directory, document, arguments["start"], arguments, self.policy)
         self._say(comparison_lines.ended(document, kept))
-        for line in arm_state.not_compared(document["differences"]):
+        for line in difference_lines.not_compared(document["differences"]):
             if line not in said_before:
                 self._say(line)
         if document["state"] == "refused":
-            raise ValueError(arm_state.refusal(document["differences"], comparisons.reference(document)))
+            raise ValueError(difference_lines.refusal(document["differences"], comparisons.reference(document)))
         over = document["state"] in comparisons.FINISHED
         if document["result"] and document["result"]["blocks"] == kept["block"]:
             said = ", ".join(f"{one['arm']} {one['verdict']}" for one in document["result"]["pairs"])

@@ -92,8 +92,8 @@ def describe(parser: argparse.ArgumentParser) -> dict[str, Any]:
 
 def main() -> None:
     # The engine's own parser is what is asked, at the moment at which it would parse: nothing else sees all of it.
-    argparse._ActionsContainer.add_argument = _remember_caller  # type: ignore[method-assign]  # on purpose
-    argparse.ArgumentParser.parse_known_args = _answer  # type: ignore[method-assign]  # on purpose
+    argparse._ActionsContainer.add_argument = _remember_caller  # type: ignore[method-assign]  # ours in its place
+    argparse.ArgumentParser.parse_known_args = _answer  # type: ignore[method-assign]  # ours in its place
     global _version
     words = sys.argv[2:]
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # a checkout on PYTHONPATH has none

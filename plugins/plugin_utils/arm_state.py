@@ -10,7 +10,6 @@ follows from one that they differ in (``covers``, a policy of the role), or when
 from __future__ import annotations
 
 import fnmatch
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -26,6 +25,7 @@ Row = dict[str, Any]
 #: Differ from start to start, whatever the arm, or are told under another name.
 _PASSING = {f"environment {servers.START_VARIABLE}", f"environment {servers.SERVER_VARIABLE}", "argument --port"}
 #: Sentences of the engine on what it changed by itself.
+_LONGEST = 48  # characters of a value in a table
 _SAID = "the engine says"
 _NOT_DECLARED = "not declared"
 _ACCEPTED = "accepted by compare_allow"
@@ -195,7 +195,7 @@ def differences(
     rows = planned(arm, *asked)
     for row in rows:
         if _without_effect(row["what"], *seen) and not any(fnmatch.fnmatchcase(row["what"], one) for one in allow):
-            row.update(declared=False, why=f"declared, and both ran with {_text(seen[1].get(row['what']))}")
+            row.update(declared=False, why=f"declared, and both ran with {text_of(seen[1].get(row['what']))}")
     by_what = {row["what"] for row in rows}
     follows = list(_following(by_what, covers))
     names = {what for side in asked for what in side}
@@ -358,59 +358,7 @@ def undeclared(rows: Iterable[Row]) -> list[Row]:
     return [row for row in rows if not row["declared"]]
 
 
-# --- for a person ------------------------------------------------------------------------------------
-
-_LONGEST = 48
-_SHOWN = 6  # rows of one kind (packages, files, ...) of one arm
-
-
-def table(rows: Sequence[Row], reference: str) -> list[str]:
-    """The differences as lines: undeclared ones first; many of one kind are counted."""
-    lines: list[str] = []
-    kinds: dict[tuple[str, str, bool], int] = {}
-    for row in sorted(rows, key=lambda one: one["declared"]):
-        kind = (row["arm"], row["what"].split(" ")[0], row["declared"])
-        kinds[kind] = kinds.get(kind, 0) + 1
-        if kinds[kind] <= _SHOWN or not row["declared"]:
-            lines.append(_line(row, reference))
-    for (arm, kind, known), number in kinds.items():
-        if known and number > _SHOWN:
-            lines.append(f"... and {number - _SHOWN} more differences of {arm} in {kind}s")
-    return list(dict.fromkeys(lines))
-
-
-def _line(row: Row, reference: str) -> str:
-    if row["what"].startswith(told_parts.NOT_COMPARED):
-        return f"{row['what']} ({row['why']})"
-    values = f"{_text(row['reference'])} in {reference}, {_text(row['value'])} in {row['arm']}"
-    return f"{'' if row['declared'] else 'NOT DECLARED  '}{row['what']}: {values} ({row['why']})"
-
-
-def not_compared(rows: Iterable[Row]) -> list[str]:
-    """What no start tells, as lines."""
-    return list(
-        dict.fromkeys(
-            f"{one['what']} ({one['why']})" for one in rows if one["what"].startswith(told_parts.NOT_COMPARED)
-        )
-    )
-
-
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
+    """A value for a table, cut where it is long."""
     text = "not set" if value is None else str(value)
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
-
-
-def refusal(rows: Sequence[Row], reference: str) -> str:
-    """Why a comparison stops, with the table and what can be done."""
-    stops = undeclared(rows)
-    accept = json.dumps([row["what"] for row in stops[:3]], ensure_ascii=False)  # what is JSON is YAML, too
-    return "\n".join(
-        [
-            f"the arms differ in {len(stops)} {'things' if len(stops) > 1 else 'thing'} that nobody declared, so that "
-            "the result would not be about what was declared:",
-            *table(rows, reference),
-            "Make them equal in all arms or declare the difference in the arm's vars. If it was repaired on the host: "
-            "-e compare_anew=true, because the starts that are done stay as they ran. Or accept it, and the "
-            f"comparison goes on with what is measured already: compare_allow: {accept}",
-        ]
-    )

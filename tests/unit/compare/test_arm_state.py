@@ -8,7 +8,7 @@ import pytest
 import yaml
 from ansible_collections.groundstate.llm.plugins.module_utils.engines import get_engine
 from ansible_collections.groundstate.llm.plugins.module_utils.resolved import adjustments
-from ansible_collections.groundstate.llm.plugins.plugin_utils import arm_state
+from ansible_collections.groundstate.llm.plugins.plugin_utils import arm_state, difference_lines
 
 ROOT = Path(__file__).resolve().parents[3]
 LOGS = ROOT / "tests" / "data" / "server_logs"
@@ -56,7 +56,7 @@ def test_the_limit_that_eagle_lowers_silently_stands_in_the_way_and_nothing_else
     assert covered["argument --speculative-algorithm"] == "declared"
     # Nobody declared it; it came with the speculation that was declared.
     assert "follows from argument --speculative" in covered["resolved argument speculative_draft_model_revision"]
-    text = arm_state.refusal(rows, "base")
+    text = difference_lines.refusal(rows, "base")
     assert f"NOT DECLARED  {MAX_RUNNING}: None in base, 48 in eagle" in text
     assert f'compare_allow: ["{MAX_RUNNING}"]' in text
     assert "If it was repaired on the host: -e compare_anew=true" in text
@@ -66,7 +66,7 @@ def test_what_the_refusal_names_can_be_pasted():
     """Sentences of an engine have apostrophes, quotes and colons."""
     what = 'the engine says: FlashInfer can\'t use "x": falling back to Triton \u2026'
     rows = arm_state.differences("b", ({}, {}), ({}, {what: "yes"}), COVERS, [])
-    told = arm_state.refusal(rows, "a").partition("compare_allow: ")[2]
+    told = difference_lines.refusal(rows, "a").partition("compare_allow: ")[2]
     assert yaml.safe_load(told) == [what]
     assert arm_state.undeclared(arm_state.differences("b", ({}, {}), ({}, {what: "yes"}), COVERS, [what])) == []
 
@@ -144,7 +144,7 @@ def test_a_whole_part_that_only_one_side_tells_stands_in_the_way():
     for sides in ((told, dumb), (dumb, told)):
         rows = arm_state.undeclared(arm_state.differences("b", ({}, {}), sides, COVERS, []))
         assert {row["what"] for row in rows} == {"resolved arguments", "packages"}
-    table = arm_state.table(rows, "a")
+    table = difference_lines.table(rows, "a")
     assert "NOT DECLARED  resolved arguments: not known in a, known in b (not declared)" in table
     # Accepted by their name, by what they hold, or since the environments differ.
     assert not arm_state.undeclared(
@@ -163,10 +163,10 @@ def test_what_no_start_tells_is_said_in_one_line_and_stands_in_nobodys_way():
     dumb = flat(server={"engine": "generic", "argv": ["x"], "environment": {}, "resolved": None, "nccl_mapped": {}})
     rows = [row for arm in "bc" for row in arm_state.differences(arm, ({}, {}), (dumb, dumb), COVERS, [])]
     assert arm_state.undeclared(rows) == []
-    [line] = arm_state.table(rows, "a")
+    [line] = difference_lines.table(rows, "a")
     assert line.startswith("not compared: resolved arguments, packages, ")
     assert line.endswith(" (neither start tells it)")
-    assert arm_state.not_compared(rows) == [line]
+    assert difference_lines.not_compared(rows) == [line]
 
 
 def test_a_log_of_nccl_that_only_one_side_has_stands_in_the_way_but_for_a_single_worker():
@@ -281,7 +281,7 @@ def test_the_table_shows_obstacles_first_and_counts_what_is_many():
     rows = arm_state.differences(
         "b", ({"variable ml_env_lock": 1}, {"variable ml_env_lock": 2}), (base, other), COVERS, []
     )
-    lines = arm_state.table(rows, "a")
+    lines = difference_lines.table(rows, "a")
     assert lines[0].startswith("NOT DECLARED  kernel release: 6 in a, 7 in b")
     assert "... and 24 more differences of b in packages" in lines
     assert len(lines) < 12

@@ -17,6 +17,7 @@ from ansible_collections.groundstate.llm.plugins.plugin_utils import (
     comparison_steps,
     comparison_verdict,
     comparisons,
+    difference_lines,
     records,
 )
 from hypothesis import given
@@ -352,7 +353,7 @@ def test_a_profile_that_was_not_in_force_stops_the_comparison(tmp_path):
     assert [one["proof"] for one in kept] == ["proved", "contradicted"]
     assert made["state"] == "refused"
     [row] = arm_state.undeclared(made["differences"])
-    told = arm_state.refusal([row], "A")
+    told = difference_lines.refusal([row], "A")
     assert "NOT DECLARED  NCCL profile in force: proved in A, contradicted in B (start 2: rank 0 (pid 7): " in told
     assert 'compare_allow: ["NCCL profile in force"]' in told
 
